@@ -26,7 +26,7 @@ constexpr KnownType kTypes[] = {{prometheus::MetricType::Counter, "counter"},
 
 const KnownType& Known(MetricType type) { return kTypes[static_cast<size_t>(type)]; }
 
-prometheus::ClientMetric::Histogram ToSeconds(const LatencyHistogram::Snapshot& histogram) {
+prometheus::ClientMetric::Histogram ToSeconds(const LatencyHistogram& histogram) {
   constexpr double kNsInSecond = 1e9;
   prometheus::ClientMetric::Histogram seconds;
   seconds.sample_sum = static_cast<double>(histogram.sum_ns) / kNsInSecond;

@@ -53,10 +53,4 @@ std::optional<int64_t> HandlerTimes::oldest_hold_ns() const {
   return oldest;
 }
 
-HandlerTimes::Snapshot HandlerTimes::Read() const {
-  Snapshot snapshot;
-  for (size_t i = 0; i < times_.size(); ++i) snapshot[i] = times_[i].Read();
-  return snapshot;
-}
-
 }  // namespace gemmd

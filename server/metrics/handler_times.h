@@ -65,7 +65,7 @@ consteval Handler HandlerOf(std::string_view name) {
 
 class HandlerTimes {
  public:
-  using Snapshot = std::array<LatencyHistogram::Snapshot, kHandlers>;  // Indexed by Handler.
+  using Snapshot = std::array<LatencyHistogram, kHandlers>;  // Indexed by Handler.
 
   // The two longest processor times of a method, 0 if there are fewer. A virtual machine counts the
   // time in which its host finds a page for the thread, measured as up to 23 ms per page: the
@@ -78,7 +78,7 @@ class HandlerTimes {
 
   // How long a thread was held, and its processor time for that. Threads: any.
   void Add(Handler handler, int64_t held_ns, int64_t cpu_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  Snapshot Read() const;
+  Snapshot Read() const { return times_; }
   // On a busy machine, processor times are more useful.
   LongestTimes ReadLongestCpu() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -94,7 +94,7 @@ class HandlerTimes {
   std::optional<int64_t> oldest_hold_ns() const;
 
  private:
-  std::array<LatencyHistogram, kHandlers> times_;
+  Snapshot times_;
   // Shorter or equal times change nothing.
   std::array<std::atomic<int64_t>, kHandlers> second_longest_ns_ = {};
   mutable Mutex mutex_;

@@ -27,7 +27,7 @@ class Samples {
   struct Sample {
     std::vector<std::string> labels;
     double value = 0;
-    LatencyHistogram::Snapshot histogram;  // Instead of the value, for a histogram.
+    LatencyHistogram histogram;  // Instead of the value, for a histogram.
   };
 
   void Add(std::initializer_list<std::string_view> labels, double value) {
@@ -39,8 +39,7 @@ class Samples {
   void Add(std::initializer_list<std::string_view> labels, bool is_true) {
     Add(labels, is_true ? 1.0 : 0.0);
   }
-  void Add(std::initializer_list<std::string_view> labels,
-           const LatencyHistogram::Snapshot& histogram) {
+  void Add(std::initializer_list<std::string_view> labels, const LatencyHistogram& histogram) {
     all_.push_back({{labels.begin(), labels.end()}, 0, histogram});
   }
   // Adds nothing if there is no value.

@@ -62,7 +62,7 @@ struct Snapshot {
   Admission::Load admission;
   Admission::Limits limits;
   bool is_draining = false;
-  std::array<int64_t, kRefusalReasons> refusals = {};  // Indexed by RefusalReason.
+  std::array<Counter, kRefusalReasons> refusals = {};  // Indexed by RefusalReason.
   ConnectionCounts connections;
   CertificateCounts certificate;
   LogCounts log;

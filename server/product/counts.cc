@@ -1,26 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/product/counts.h"
 
-#include <utility>
+#include <iterator>
 
 #include "kernels/kernel.h"
 
 namespace gemmd {
-
-namespace {
-
-int64_t Read(const std::atomic<int64_t>& counter) {
-  return counter.load(std::memory_order_relaxed);
-}
-
-template <size_t kSize>
-std::array<int64_t, kSize> Read(const std::array<std::atomic<int64_t>, kSize>& counters) {
-  std::array<int64_t, kSize> values = {};
-  for (size_t i = 0; i < kSize; ++i) values[i] = Read(counters[i]);
-  return values;
-}
-
-}  // namespace
 
 std::string_view NameOf(RefusalReason reason) {
   switch (reason) {
@@ -63,34 +48,33 @@ std::string_view NameOf(Stage stage) {
 }
 
 Stats::Stats(size_t devices) : devices_(devices), places_(Catalog().size()) {
+  for (size_t i = 0; i < kDeviceKinds; ++i) {
+    kinds_[i].device_kind = kernels_[kMaxKernels + i].device_kind = static_cast<DeviceKind>(i);
+    kernels_[kMaxKernels + i].kernel = kOtherKernels;
+  }
   for (std::atomic<Place>& place : places_) place.store(kNoPlace, std::memory_order_relaxed);
 }
 
-void Stats::AddRefusal(RefusalReason reason) {
-  AddSaturating(refusals_[static_cast<size_t>(reason)], 1);
-}
-
 void Stats::AddCompletion(const Completion& completion) {
-  DeviceCounters& device = devices_[completion.device];
-  AddSaturating(device.ends[static_cast<size_t>(completion.code)], 1);
+  DeviceTotals& device = devices_[completion.device];
+  device.ends[static_cast<size_t>(completion.code)].Add(1);
   if (completion.code != absl::StatusCode::kOk) return;
-  AddSaturating(device.operations, completion.operations);
-  AddSaturating(device.bytes_read, completion.bytes_read);
-  AddSaturating(device.bytes_written, completion.bytes_written);
-  AddSaturating(device.matrices, completion.batch);
+  device.operations.Add(completion.operations);
+  device.bytes_read.Add(completion.bytes_read);
+  device.bytes_written.Add(completion.bytes_written);
+  device.matrices.Add(completion.batch);
   device.total.Add(completion.timing.total_ns);
-  const auto& stage_ns = completion.timing.stage_ns;
-  KindHistograms& kind = kinds_[static_cast<size_t>(completion.kernel->device_kind)];
+  KindTotals& kind = kinds_[static_cast<size_t>(completion.kernel->device_kind)];
   kind.total.Add(completion.timing.total_ns);
-  for (size_t i = 0; i < kStages; ++i) kind.stages[i].Add(stage_ns[i]);
-  KernelCounters* const counters = CountersOf(*completion.kernel);
-  if (counters == nullptr) return;
-  AddSaturating(counters->products, 1);
-  AddSaturating(counters->compute_ns, completion.timing[Stage::kCompute] / completion.joined);
+  for (size_t i = 0; i < kStages; ++i) kind.stages[i].Add(completion.timing.stage_ns[i]);
+  KernelTotals* const kernel = TotalsOf(*completion.kernel);
+  if (kernel == nullptr) return;
+  kernel->products.Add(1);
+  kernel->compute_ns.Add(completion.timing[Stage::kCompute] / completion.joined);
 }
 
 // Null for a kernel that is not in the catalogue.
-Stats::KernelCounters* Stats::CountersOf(const Kernel& kernel) {
+Stats::KernelTotals* Stats::TotalsOf(const Kernel& kernel) {
   const absl::Span<const Kernel> catalog = Catalog();
   if (&kernel < catalog.data() || &kernel >= catalog.data() + catalog.size()) return nullptr;
   const auto row = static_cast<size_t>(&kernel - catalog.data());
@@ -103,9 +87,10 @@ Stats::Place Stats::TakePlace(size_t row) {
   MutexLock lock(&mutex_);
   Place place = places_[row].load(std::memory_order_relaxed);
   if (place != kNoPlace) return place;  // Another thread was faster.
-  if (taken_.size() < kMaxKernels) {
-    place = static_cast<Place>(taken_.size());
-    taken_.push_back(&kernel);
+  if (taken_ < kMaxKernels) {
+    place = static_cast<Place>(taken_++);
+    kernels_[place].device_kind = kernel.device_kind;
+    kernels_[place].kernel = kernel.name;
   } else {
     place = static_cast<Place>(kMaxKernels + static_cast<size_t>(kernel.device_kind));
   }
@@ -113,57 +98,18 @@ Stats::Place Stats::TakePlace(size_t row) {
   return place;
 }
 
-std::array<int64_t, kRefusalReasons> Stats::refusals() const { return Read(refusals_); }
-
-VerifyTotals Stats::verifications(VerifyMode mode) const {
-  const VerifyCounters& counters = verifications_[static_cast<size_t>(mode)];
-  return {.ends = Read(counters.ends),
-          .took_ns = counters.took_ns,
-          .miss_probability = counters.miss_probability,
-          .cost = counters.cost};
-}
-
-Stats::DeviceTotals Stats::device(size_t position) const {
-  const DeviceCounters& counters = devices_[position];
-  DeviceTotals totals;
-  totals.ends = Read(counters.ends);
-  totals.operations = Read(counters.operations);
-  totals.bytes_read = Read(counters.bytes_read);
-  totals.bytes_written = Read(counters.bytes_written);
-  totals.matrices = Read(counters.matrices);
-  totals.total = counters.total.Read();
-  return totals;
-}
-
 std::vector<Stats::KindTotals> Stats::kinds() const {
   std::vector<KindTotals> all;
-  for (size_t i = 0; i < kDeviceKinds; ++i) {
-    KindTotals totals;
-    totals.device_kind = static_cast<DeviceKind>(i);
-    totals.total = kinds_[i].total.Read();
-    for (size_t s = 0; s < kStages; ++s) totals.stages[s] = kinds_[i].stages[s].Read();
-    if (totals.total.count() > 0) all.push_back(totals);
-  }
+  std::copy_if(kinds_.begin(), kinds_.end(), std::back_inserter(all),
+               [](const KindTotals& kind) { return kind.total.count() > 0; });
   return all;
 }
 
 std::vector<Stats::KernelTotals> Stats::kernels() const {
-  const auto totals_of = [this](size_t place, DeviceKind kind, std::string_view name) {
-    return KernelTotals{.device_kind = kind,
-                        .kernel = name,
-                        .products = Read(kernels_[place].products),
-                        .compute_ns = Read(kernels_[place].compute_ns)};
-  };
-  std::vector<KernelTotals> all;
   MutexLock lock(&mutex_);
-  for (size_t place = 0; place < taken_.size(); ++place) {
-    all.push_back(totals_of(place, taken_[place]->device_kind, taken_[place]->name));
-  }
-  for (size_t i = 0; i < kDeviceKinds; ++i) {
-    const KernelTotals others =
-        totals_of(kMaxKernels + i, static_cast<DeviceKind>(i), kOtherKernels);
-    if (others.products > 0) all.push_back(others);
-  }
+  std::vector<KernelTotals> all(kernels_.begin(), kernels_.begin() + taken_);
+  std::copy_if(kernels_.begin() + kMaxKernels, kernels_.end(), std::back_inserter(all),
+               [](const KernelTotals& others) { return others.products > 0; });
   return all;
 }
 

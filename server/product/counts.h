@@ -22,28 +22,43 @@
 
 namespace gemmd {
 
-// Counters that saturate: one that wrapped around would be negative, which looks like a restart to
-// a scraper.
-//
 // The sum of two counts. A negative count is treated as 0.
 inline int64_t SaturatingSum(int64_t x, int64_t y) {
   int64_t sum = 0;
   const bool overflows = __builtin_add_overflow(x < 0 ? 0 : x, y < 0 ? 0 : y, &sum);
   return overflows ? std::numeric_limits<int64_t>::max() : sum;
 }
+inline double SaturatingSum(double x, double y) { return x + y; }
 
-// Threads: any.
-inline void AddSaturating(std::atomic<int64_t>& counter, int64_t amount) {
-  int64_t before = counter.load(std::memory_order_relaxed);
-  while (!counter.compare_exchange_weak(before, SaturatingSum(before, amount),
-                                        std::memory_order_relaxed)) {
-  }
-}
-
-// A histogram of durations. Many threads add without a lock while others read. A reader may see the
-// buckets at slightly different moments; the count is always the sum of the buckets.
-class LatencyHistogram {
+// A sum to which many threads add without a lock. A copy is the sum of that moment. It saturates:
+// one that wrapped around would be negative, which looks like a restart to a scraper.
+template <typename Number>
+class SumOf {
  public:
+  SumOf(Number value = 0) : value_(value) {}
+  SumOf(const SumOf& other) : value_(Number{other}) {}
+  SumOf& operator=(const SumOf& other) {
+    value_.store(other, std::memory_order_relaxed);
+    return *this;
+  }
+
+  operator Number() const { return value_.load(std::memory_order_relaxed); }
+
+  void Add(Number amount) {
+    Number before = *this;
+    while (!value_.compare_exchange_weak(before, SaturatingSum(before, amount),
+                                         std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  std::atomic<Number> value_;
+};
+using Counter = SumOf<int64_t>;
+
+// A histogram of durations. Many threads add without a lock while others copy it. A copy may have
+// the buckets of slightly different moments; the count is always the sum of the buckets.
+struct LatencyHistogram {
   // The upper bound of each bucket, 1 us to 50 s in steps of 1, 2, 5. One more bucket holds all
   // longer durations.
   static constexpr size_t kBounds = 24;
@@ -58,33 +73,16 @@ class LatencyHistogram {
     return bounds;
   }();
 
-  struct Snapshot {
-    std::array<int64_t, kBounds + 1> counts = {};  // Per bucket, not cumulative.
-    int64_t sum_ns = 0;
-
-    int64_t count() const { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
-  };
-
   // Threads: any.
   void Add(int64_t duration_ns) {
     const auto bound = std::lower_bound(kBoundsNs.begin(), kBoundsNs.end(), duration_ns);
-    counts_[static_cast<size_t>(bound - kBoundsNs.begin())].fetch_add(1, std::memory_order_relaxed);
-    AddSaturating(sum_ns_, duration_ns);
+    counts[static_cast<size_t>(bound - kBoundsNs.begin())].Add(1);
+    sum_ns.Add(duration_ns);
   }
+  int64_t count() const { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
-  // Threads: any.
-  Snapshot Read() const {
-    Snapshot snapshot;
-    for (size_t i = 0; i < counts_.size(); ++i) {
-      snapshot.counts[i] = counts_[i].load(std::memory_order_relaxed);
-    }
-    snapshot.sum_ns = sum_ns_.load(std::memory_order_relaxed);
-    return snapshot;
-  }
-
- private:
-  std::array<std::atomic<int64_t>, kBounds + 1> counts_ = {};
-  std::atomic<int64_t> sum_ns_ = 0;
+  std::array<Counter, kBounds + 1> counts = {};  // Per bucket, not cumulative.
+  Counter sum_ns;
 };
 
 // Why a product was refused before admission, which counts its own refusals.
@@ -138,11 +136,11 @@ struct Completion {
 
 // Checks of answers in one mode.
 struct VerifyTotals {
-  std::array<int64_t, kVerifyEnds> ends = {};  // Indexed by VerifyEnd.
-  int64_t took_ns = 0;                         // From D to the end of the check.
+  std::array<Counter, kVerifyEnds> ends = {};  // Indexed by VerifyEnd.
+  Counter took_ns;                             // From D to the end of the check.
   // Sums, over the checks that passed, of the members of AnswerVerification with these names.
-  double miss_probability = 0;
-  double cost = 0;
+  SumOf<double> miss_probability;
+  SumOf<double> cost;
 };
 
 // Counts refusals by reason, ends by status, durations by kind of device and stage, and what each
@@ -151,23 +149,23 @@ struct VerifyTotals {
 class Stats {
  public:
   struct DeviceTotals {
-    std::array<int64_t, kStatusCodes> ends = {};  // Indexed by status.
-    int64_t operations = 0;
-    int64_t bytes_read = 0;
-    int64_t bytes_written = 0;
-    int64_t matrices = 0;  // Each matrix of a batch counts.
-    LatencyHistogram::Snapshot total;
+    std::array<Counter, kStatusCodes> ends = {};  // Indexed by status.
+    Counter operations;
+    Counter bytes_read;
+    Counter bytes_written;
+    Counter matrices;  // Each matrix of a batch counts.
+    LatencyHistogram total;
   };
   struct KindTotals {
     DeviceKind device_kind = DeviceKind::kCpu;
-    LatencyHistogram::Snapshot total;
-    std::array<LatencyHistogram::Snapshot, kStages> stages;
+    LatencyHistogram total;
+    std::array<LatencyHistogram, kStages> stages;
   };
   struct KernelTotals {
     DeviceKind device_kind = DeviceKind::kCpu;
     std::string_view kernel;  // The kernel's name, or kOtherKernels.
-    int64_t products = 0;
-    int64_t compute_ns = 0;  // Products that ran as one each add an equal part.
+    Counter products;
+    Counter compute_ns;  // Products that ran as one each add an equal part.
   };
 
   // The first kMaxKernels kernels that run are counted each on its own, all others together. A
@@ -178,30 +176,32 @@ class Stats {
   explicit Stats(size_t devices);
 
   // Threads: any.
-  void AddRefusal(RefusalReason reason);
+  void AddRefusal(RefusalReason reason) { refusals_[static_cast<size_t>(reason)].Add(1); }
   void AddCompletion(const Completion& completion);
-  void AddSilentCalls(int64_t calls) { silent_calls_ += calls; }
+  void AddSilentCalls(int64_t calls) { silent_calls_.Add(calls); }
   void AddVerification(VerifyMode mode, VerifyEnd end, int64_t took_ns) {
-    VerifyCounters& counters = verifications_[static_cast<size_t>(mode)];
-    ++counters.ends[static_cast<size_t>(end)];
-    counters.took_ns += took_ns;
+    VerifyTotals& totals = verifications_[static_cast<size_t>(mode)];
+    totals.ends[static_cast<size_t>(end)].Add(1);
+    totals.took_ns.Add(took_ns);
   }
   // The same for an answer that was sent. If its check passed, also adds the check's miss
   // probability and cost.
   void AddVerification(const AnswerVerification& given) {
     AddVerification(given.mode, given.end, given.verify_ns);
     if (given.end != VerifyEnd::kPassed) return;
-    VerifyCounters& counters = verifications_[static_cast<size_t>(given.mode)];
-    counters.miss_probability += given.miss_probability;
-    counters.cost += given.cost;
+    VerifyTotals& totals = verifications_[static_cast<size_t>(given.mode)];
+    totals.miss_probability.Add(given.miss_probability);
+    totals.cost.Add(given.cost);
   }
 
   // Threads: any.
-  std::array<int64_t, kRefusalReasons> refusals() const;  // Indexed by RefusalReason.
+  std::array<Counter, kRefusalReasons> refusals() const { return refusals_; }  // By RefusalReason.
   // Calls that were ended because their peer did not read the answer.
   int64_t silent_calls() const { return silent_calls_; }
-  VerifyTotals verifications(VerifyMode mode) const;
-  DeviceTotals device(size_t position) const;
+  VerifyTotals verifications(VerifyMode mode) const {
+    return verifications_[static_cast<size_t>(mode)];
+  }
+  DeviceTotals device(size_t position) const { return devices_[position]; }
   // The kinds of devices that have computed products.
   std::vector<KindTotals> kinds() const;
   // The kernels that are counted each on its own, in the order in which they first ran; then the
@@ -209,24 +209,6 @@ class Stats {
   std::vector<KernelTotals> kernels() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Counter = std::atomic<int64_t>;
-  struct DeviceCounters {
-    std::array<Counter, kStatusCodes> ends = {};
-    Counter operations = 0;
-    Counter bytes_read = 0;
-    Counter bytes_written = 0;
-    Counter matrices = 0;
-    LatencyHistogram total;
-  };
-  struct KindHistograms {
-    LatencyHistogram total;
-    std::array<LatencyHistogram, kStages> stages;
-  };
-  struct KernelCounters {
-    Counter products = 0;
-    Counter compute_ns = 0;
-  };
-
   static constexpr size_t kDeviceKinds = 3;
   static_assert(static_cast<size_t>(DeviceKind::kCuda) + 1 == kDeviceKinds);
 
@@ -235,25 +217,20 @@ class Stats {
   static constexpr Place kNoPlace = 255;  // The kernel has not run.
   static_assert(kMaxKernels + kDeviceKinds <= kNoPlace);
 
-  KernelCounters* CountersOf(const Kernel& kernel);
+  KernelTotals* TotalsOf(const Kernel& kernel);
   Place TakePlace(size_t row) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::array<Counter, kRefusalReasons> refusals_ = {};
-  Counter silent_calls_ = 0;
-  struct VerifyCounters {
-    std::array<Counter, kVerifyEnds> ends = {};
-    Counter took_ns = 0;
-    std::atomic<double> miss_probability = 0;
-    std::atomic<double> cost = 0;
-  };
-  std::array<VerifyCounters, kVerifyModes> verifications_ = {};
-  std::vector<DeviceCounters> devices_;
-  std::array<KindHistograms, kDeviceKinds> kinds_;
-  std::array<KernelCounters, kMaxKernels + kDeviceKinds> kernels_;
+  Counter silent_calls_;
+  std::array<VerifyTotals, kVerifyModes> verifications_ = {};
+  std::vector<DeviceTotals> devices_;
+  std::array<KindTotals, kDeviceKinds> kinds_;
+  // Names and kinds are written and read under the lock.
+  std::array<KernelTotals, kMaxKernels + kDeviceKinds> kernels_;
   std::vector<std::atomic<Place>> places_;  // One per row of the catalogue.
 
-  mutable Mutex mutex_;  // Locked for a kernel that runs for the first time.
-  std::vector<const Kernel*> taken_ ABSL_GUARDED_BY(mutex_);  // Indexed by place.
+  mutable Mutex mutex_;                       // Locked for a kernel that runs for the first time.
+  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of kernels counted each on its own.
 };
 
 }  // namespace gemmd

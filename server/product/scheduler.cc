@@ -620,7 +620,7 @@ DeviceLoad Scheduler::load(const Device& device) const {
   MutexLock lock(&mutex_);
   const State& state = states_.at(&device);
   DeviceLoad load = state.load;
-  load.aborts = state.aborts.Read();
+  load.aborts = state.aborts;
   const int64_t now_ns = clock_.NowNs();
   load.backlog_ns = state.queue.waiting_ns() + RestNs(state, now_ns);
   if (!state.running.empty()) load.busy_ns += now_ns - BeginNs(state);

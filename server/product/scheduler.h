@@ -183,7 +183,7 @@ struct DeviceLoad {
   int64_t completed_requests = 0;
   int64_t busy_ns = 0;  // The time for which jobs have had the device so far.
   // From the moment when the last caller of a launch had left until the device had finished it.
-  LatencyHistogram::Snapshot aborts = {};
+  LatencyHistogram aborts = {};
   // Launches by the number of jobs that ran as one: 1, 2, 3 to 4, 5 to 8 and so on; the last
   // element counts all larger ones.
   std::array<int64_t, kLaunchSizes> launches = {};

@@ -36,7 +36,7 @@ void AddCount(std::string_view name, int64_t count, Counts& counts) {
   wire->set_count(count);
 }
 
-void FillHistogram(const LatencyHistogram::Snapshot& histogram, v1::DurationHistogram& wire) {
+void FillHistogram(const LatencyHistogram& histogram, v1::DurationHistogram& wire) {
   for (const int64_t bound : LatencyHistogram::kBoundsNs) wire.add_bounds_ns(bound);
   for (const int64_t count : histogram.counts) wire.add_counts(count);
   wire.set_sum_ns(histogram.sum_ns);

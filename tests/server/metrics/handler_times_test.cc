@@ -32,7 +32,7 @@ TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
     clock.now_ns = 5'000'400;
   }
   EXPECT_EQ(times.oldest_hold_ns(), std::nullopt);
-  const LatencyHistogram::Snapshot explain = times.Read()[static_cast<size_t>(HandlerOf("Explain"))];
+  const LatencyHistogram explain = times.Read()[static_cast<size_t>(HandlerOf("Explain"))];
   EXPECT_EQ(explain.count(), 1);
   EXPECT_EQ(explain.sum_ns, 5'000'000);
 }

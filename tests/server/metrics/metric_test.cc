@@ -68,7 +68,7 @@ class MetricValueTest : public testing::Test {
     snapshot_.devices[1].info = &cpu_;
   }
 
-  int64_t& EndsOf(size_t device, absl::StatusCode code) {
+  Counter& EndsOf(size_t device, absl::StatusCode code) {
     return snapshot_.devices[device].totals.ends[static_cast<size_t>(code)];
   }
 

@@ -32,7 +32,7 @@ TEST(LatencyHistogramTest, ABoundBelongsToItsBucket) {
   for (const int64_t ns : {int64_t{0}, int64_t{1'000}, int64_t{1'001}, int64_t{2'000}, kMax}) {
     histogram.Add(ns);
   }
-  const LatencyHistogram::Snapshot snapshot = histogram.Read();
+  const LatencyHistogram snapshot = histogram;
   EXPECT_EQ(snapshot.counts[0], 2);
   EXPECT_EQ(snapshot.counts[1], 2);
   EXPECT_EQ(snapshot.counts.back(), 1);
