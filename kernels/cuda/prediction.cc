@@ -42,9 +42,11 @@ bool IsRagged(const OperandPlan& plan) {
 double StepSeconds(const CudaRow& row, const CudaPlan& plan, const Round& round, double rate) {
   const double computing = 2.0 * row.tile.m * row.tile.n * row.tile.k / rate * round.together;
   const double bytes = StageBytes(row) * round.busy * round.together;
+  const double chained = HoldsTile(row) ? StepsOfTile(row) * kChainedSeconds : 0;
   const bool is_ragged = IsRagged(plan.a) || IsRagged(plan.b);
-  return std::max(
-      {computing, is_ragged ? bytes / kRaggedBytesPerSecond : 0.0, kStageSeconds / row.stages});
+  const double filling = is_ragged ? bytes / kRaggedBytesPerSecond
+                                   : StageBytes(row) * round.together / kBytesPerSecondEach;
+  return std::max({computing, chained, filling, kStageSeconds / row.stages});
 }
 
 // The time of a round in addition to its steps.

@@ -106,7 +106,21 @@ constexpr int StreamedParts(const CudaRow& row) {
   const mma::Operand operand = StreamedOperand(row);
   return InstructionsAlong(row, operand) / InstructionsOfLoad(row, operand);
 }
+// Whether a warp has so few fragments that it holds those of a whole tile along k. Each step's are
+// replaced by the next tile's right after their use, so that the chain of a sum's instructions does
+// not wait for loads: it decides the time of a narrow product with a long k.
+constexpr bool HoldsTile(const CudaRow& row) {
+  constexpr int kMaxFragments = 32;
+  const int fragments =
+      FragmentRegisters(row, mma::Operand::kA) + FragmentRegisters(row, mma::Operand::kB);
+  return !row.instruction.is_sparse() && StepsOfTile(row) >= 4 &&
+         StepsOfTile(row) * fragments <= kMaxFragments;
+}
 constexpr int RegistersAhead(const CudaRow& row) {
+  if (HoldsTile(row)) {
+    return StepsOfTile(row) *
+           (FragmentRegisters(row, mma::Operand::kA) + FragmentRegisters(row, mma::Operand::kB));
+  }
   const mma::Operand streamed = StreamedOperand(row);
   const mma::Operand kept = streamed == mma::Operand::kA ? mma::Operand::kB : mma::Operand::kA;
   return FragmentRegisters(row, kept) + FragmentRegisters(row, streamed) * 2 / StreamedParts(row) +

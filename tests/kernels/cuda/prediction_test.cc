@@ -86,6 +86,27 @@ TEST(PredictionTest, AStepTakesNoLessThanItsBytes) {
   profile.target.multiprocessors = 1000;
   EXPECT_NEAR(steps_of(64), 2 * kStageSeconds / 3, kRounding);
   EXPECT_NEAR(steps_of(56), 2 * 1000.0 * StageBytes(Row()) / kRaggedBytesPerSecond, kRounding);
+  // Four blocks of a multiprocessor share what reaches it.
+  const double of_four = PredictedSeconds(Row(), ProblemOf(128, 64, 64, 4000), profile, kHuge) -
+                         kLaunchSeconds - kEndSeconds * (1 + 3 * kSeenOfBlocks);
+  EXPECT_NEAR(of_four, 2 * 4 * StageBytes(Row()) / kBytesPerSecondEach, kRounding);
+}
+
+// A warp that holds whole tiles waits for nothing but its sums, however fast the row is.
+TEST(PredictionTest, AStepTakesNoLessThanItsChain) {
+  constexpr double kHuge = 1e18;
+  CudaRow row = Row();
+  row.tile = {16, 64, 64};
+  row.warps_m = 1;
+  row.warps_n = 4;
+  row.stages = 10;
+  ASSERT_TRUE(HoldsTile(row));
+  const double ends = kLaunchSeconds + gemmd::kTileSeconds + 16 * 64 * kTileElementSeconds;
+  const double steps =
+      PredictedSeconds(row, ProblemOf(16, 64, 640), FourMultiprocessors(), kHuge) - ends;
+  EXPECT_NEAR(steps, 10 * 4 * kChainedSeconds, kRounding);
+  row.warps_n = 2;
+  EXPECT_FALSE(HoldsTile(row)) << "its warps have twice as many fragments";
 }
 
 // Microseconds of kernels on an H200, 2026-11-24.

@@ -15,6 +15,44 @@
 
 namespace gemmd {
 
+// Holds a warp's fragments of a whole tile (HoldsTile).
+template <typename Row>
+class FragmentsOfTile {
+ public:
+  // While the first tile is loaded, instructions add nothing.
+  __device__ FragmentsOfTile(uint32_t shared, const Place& place)
+      : a_loader_(shared, place.warp_row, place.lane),
+        b_loader_(shared + TileLinesOf(kOf, mma::Operand::kA).bytes(), place.warp_column,
+                  place.lane),
+        a_{},
+        b_{} {}
+
+  // Loads the tile at `offset` while it runs the instructions of the tile before.
+  __device__ void Run(int offset, WarpSums<Row>& sums) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      sums.Add(a_[step], b_[step], 0, nullptr);
+      a_loader_.Load(offset, step, 0, a_[step]);
+      b_loader_.Load(offset, step, 0, b_[step]);
+    }
+  }
+
+  // Runs the instructions of the last tile.
+  __device__ void Finish(WarpSums<Row>& sums) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) sums.Add(a_[step], b_[step], 0, nullptr);
+  }
+
+ private:
+  static constexpr CudaRow kOf = kRow<Row>;
+  static constexpr int kSteps = StepsOfTile(kOf);
+
+  FragmentLoader<Row, mma::Operand::kA> a_loader_;
+  FragmentLoader<Row, mma::Operand::kB> b_loader_;
+  Fragments<Row, mma::Operand::kA, InstructionsDown(kOf)> a_[kSteps];
+  Fragments<Row, mma::Operand::kB, InstructionsAcross(kOf)> b_[kSteps];
+};
+
 template <typename Row>
 class FragmentsAhead {
  public:

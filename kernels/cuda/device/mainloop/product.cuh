@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/device/epilogue/block_epilogue.cuh"
@@ -38,6 +39,7 @@ class MmaBlock {
  private:
   static constexpr CudaRow kOf = kRow<Row>;
   static constexpr bool kMovesRegisters = MovesRegisters(kOf, ptx::kChip);
+  using Fragments = std::conditional_t<HoldsTile(kOf), FragmentsOfTile<Row>, FragmentsAhead<Row>>;
 
   // The warps of the row multiply. The first thread beyond them fills the pipe; then all threads
   // beyond them exit.
@@ -56,9 +58,10 @@ class MmaBlock {
     }
     if constexpr (kMovesRegisters) ptx::TakeRegisters<kMaxRegisters>();
     sums_.Clear();
-    FragmentsAhead<Row> fragments(ptx::SharedAddress(shared_), place);
+    Fragments fragments(ptx::SharedAddress(shared_), place);
     typename TilePipe<Row>::Cursor at;
     int released = 0;
+    bool is_full = false;
     int next_look = min(kTilesBetweenLooks, parameters_.tiles_k);
     for (int tile = 0;; ++tile) {
       if (tile == next_look) {
@@ -66,11 +69,17 @@ class MmaBlock {
         next_look = min(tile + kTilesBetweenLooks, parameters_.tiles_k);
       }
       if (tile > 0) pipe.Release(released);
-      pipe.WaitFor(at);
-      RunTile(std::make_integer_sequence<int, FragmentsAhead<Row>::kParts>(), at.offset(),
-              fragments);
+      if (!is_full) pipe.WaitFor(at);
+      typename TilePipe<Row>::Cursor next = at;
+      next.Advance();
+      is_full = pipe.IsFull(next);  // Known by the time that this tile's instructions are issued.
+      if constexpr (HoldsTile(kOf)) {
+        fragments.Run(at.offset(), sums_);
+      } else {
+        RunTile(std::make_integer_sequence<int, Fragments::kParts>(), at.offset(), fragments);
+      }
       released = at.stage;
-      at.Advance();
+      at = next;
     }
     fragments.Finish(sums_);
   }
@@ -88,8 +97,7 @@ class MmaBlock {
   // Runs the instructions of the previous tile's last part, and of all parts of this tile except
   // its last.
   template <int... kAt>
-  __device__ void RunTile(std::integer_sequence<int, kAt...>, int offset,
-                          FragmentsAhead<Row>& fragments) {
+  __device__ void RunTile(std::integer_sequence<int, kAt...>, int offset, Fragments& fragments) {
     (fragments.template Run<kAt>(offset, sums_), ...);
   }
 

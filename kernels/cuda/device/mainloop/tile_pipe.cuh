@@ -96,6 +96,11 @@ class TilePipe {
 
   __device__ void WaitFor(const Cursor& at) const { ptx::WaitForPhase(Full(at.stage), at.parity); }
 
+  // Whether the tile has arrived, without waiting.
+  __device__ bool IsFull(const Cursor& at) const {
+    return ptx::IsPhaseOver(Full(at.stage), at.parity);
+  }
+
   // Whether the ring has stopped; reliable for a warp that has waited for the unfilled stage.
   __device__ bool HasStopped() const { return ptx::LoadShared32(Stopped()) != 0; }
 

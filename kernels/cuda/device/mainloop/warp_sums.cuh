@@ -73,7 +73,8 @@ struct WarpSums {
     for (int i = 0; i < kDown; ++i) {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
-        AddOne(i, part * kCount + j, a.words[i], b.words[j], metadata[i]);
+        AddOne(i, part * kCount + j, a.words[i], b.words[j],
+               kInstruction.is_sparse() ? metadata[i] : 0);
       }
     }
   }

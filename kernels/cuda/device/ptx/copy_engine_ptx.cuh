@@ -53,6 +53,21 @@ __device__ inline void WaitForPhase(uint32_t barrier, int parity) {
       : "memory");
 }
 
+// Whether the phase is over, without waiting.
+__device__ inline bool IsPhaseOver(uint32_t barrier, int parity) {
+  uint32_t is_over;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(is_over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_over != 0;
+}
+
 // Writes a word to the same place of a block of the cluster, and counts its bytes at that block's
 // barrier.
 __device__ inline void StoreAt(int block, uint32_t shared, uint32_t value, uint32_t barrier) {
