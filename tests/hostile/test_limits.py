@@ -90,7 +90,7 @@ def test_a_gpu_that_hangs_longer_than_a_product_may_take(
     flags = ["--devices=cuda:0", f"--worker-binary={fake_worker}", f"--max-product-seconds={product_s}"]
     daemon = daemons.start(*flags, *FLAGS)
     # One tile, whose long k takes 0.6 s at the rates of the tests' worker.
-    long = Product(a=np.ones((1, 8, 40_000)), b=np.ones((1, 40_000, 8)), a_type="f16", b_type="f16")
+    long = Product(a=np.ones((1, 8, 80_000)), b=np.ones((1, 80_000, 8)), a_type="f16", b_type="f16")
     (tmp_path / "part").write_text("Launch 1 hang")
     (tmp_path / "part").rename(script)
     with grpc.insecure_channel(daemon.tcp) as channel:

