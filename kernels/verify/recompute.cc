@@ -20,97 +20,14 @@
 #include "kernels/matrix/text.h"
 #include "kernels/problem.h"
 #include "kernels/verify/element_bound.h"
+#include "kernels/verify/sub_product.h"
 
 namespace gemmd::verify {
-namespace {
-
-MatrixLayout TightLines(const MatrixLayout& from, Order order, int64_t rows, int64_t columns) {
-  MatrixLayout layout = from;
-  layout.order = order;
-  layout.rows = rows;
-  layout.columns = columns;
-  layout.leading_dimension = layout.line_length();
-  layout.batch_stride_bytes = layout.lines() * layout.line_stride_bytes();
-  return layout;
-}
-
-// Copies lines out of a matrix. `is_along`: whether they are also lines of the matrix in memory.
-void GatherLines(const MatrixLayout& layout, const std::byte* matrix, Indices lines, bool is_along,
-                 GatheredMatrix& to) {
-  const auto stride = static_cast<size_t>(to.layout.line_stride_bytes());
-  to.bytes.resize(lines.size() * stride);
-  const int64_t length = to.layout.line_length();
-  const int bits = BitsOf(layout.type);
-  const auto element_bytes = static_cast<size_t>(bits / 8);
-  for (size_t i = 0; i < lines.size(); ++i) {
-    std::byte* const line = to.bytes.data() + i * stride;
-    if (is_along) {
-      std::memcpy(line, matrix + lines[i] * layout.line_stride_bytes(), stride);
-      continue;
-    }
-    for (int64_t p = 0; p < length; ++p) {
-      const std::byte* const from = matrix + p * layout.line_stride_bytes();
-      if (bits % 8 == 0) {
-        std::memcpy(line + static_cast<size_t>(p) * element_bytes,
-                    from + static_cast<size_t>(lines[i]) * element_bytes, element_bytes);
-      } else {
-        StoreBits(layout.type, line, p, LoadBits(layout.type, from, lines[i]));
-      }
-    }
-  }
-}
-
-GatheredMatrix GatherSparseRows(const MatrixLayout& layout, const std::byte* matrix, Indices rows) {
-  GatheredMatrix to;
-  to.layout = layout;
-  to.layout.rows = static_cast<int64_t>(rows.size());
-  const SparseLayout all = SparseLayoutOf("a", layout.type, layout.rows, layout.columns).value();
-  const SparseLayout some =
-      SparseLayoutOf("a", layout.type, to.layout.rows, layout.columns).value();
-  to.layout.batch_stride_bytes = some.bytes;
-  to.bytes.resize(static_cast<size_t>(some.bytes));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto row = static_cast<int64_t>(i);
-    std::memcpy(to.bytes.data() + some.values_offset(row), matrix + all.values_offset(rows[i]),
-                static_cast<size_t>(some.value_line_bytes));
-    std::memcpy(to.bytes.data() + some.indices_offset(row), matrix + all.indices_offset(rows[i]),
-                static_cast<size_t>(some.index_line_bytes));
-  }
-  return to;
-}
-
-}  // namespace
-
-GatheredMatrix GatherRows(const MatrixLayout& layout, const std::byte* matrix, Indices rows) {
-  if (layout.is_sparse()) return GatherSparseRows(layout, matrix, rows);
-  GatheredMatrix to;
-  to.layout =
-      TightLines(layout, Order::kRowMajor, static_cast<int64_t>(rows.size()), layout.columns);
-  GatherLines(layout, matrix, rows, layout.order == Order::kRowMajor, to);
-  return to;
-}
-
-GatheredMatrix GatherColumns(const MatrixLayout& layout, const std::byte* matrix, Indices columns) {
-  GatheredMatrix to;
-  to.layout =
-      TightLines(layout, Order::kColumnMajor, layout.rows, static_cast<int64_t>(columns.size()));
-  GatherLines(layout, matrix, columns, layout.order == Order::kColumnMajor, to);
-  return to;
-}
 
 uint64_t BitsAt(const MatrixLayout& layout, const std::byte* matrix, int64_t row, int64_t column) {
   const bool is_row_major = layout.order == Order::kRowMajor;
   return LoadBits(layout.type, matrix + (is_row_major ? row : column) * layout.line_stride_bytes(),
                   is_row_major ? column : row);
-}
-
-std::vector<std::byte> GatherVector(ElementType type, const std::byte* vector, Indices indices) {
-  const auto bits = static_cast<size_t>(BitsOf(type));
-  std::vector<std::byte> to((indices.size() * bits + 7) / 8);
-  for (size_t i = 0; i < indices.size(); ++i) {
-    StoreBits(type, to.data(), static_cast<int64_t>(i), LoadBits(type, vector, indices[i]));
-  }
-  return to;
 }
 
 namespace {
@@ -149,101 +66,73 @@ float SumOfParts(absl::Span<const double> a, absl::Span<const double> b, const F
   return total;
 }
 
-// The small product of some rows and some columns of one matrix.
+// The small product of some rows and some columns of one matrix, and its operands.
 struct SmallProduct {
   Problem problem;
-  GatheredMatrix a;
-  GatheredMatrix b;
-  GatheredMatrix c;
-  std::vector<std::byte> bias;
-  std::vector<float> a_scale;
-  std::vector<float> b_scale;
-  std::vector<std::byte> a_factors;  // A line of factors for each row.
-  std::vector<std::byte> b_factors;
+  PerOperand<std::vector<std::byte>> operands;
   std::vector<std::byte> d;
 
   GemmArgs Args(const Target& target, absl::Span<std::byte> workspace, AbortFlag abort) {
     return {.problem = problem,
             .target = target,
-            .a = a.bytes.data(),
-            .b = b.bytes.data(),
-            .c = c.bytes.data(),
-            .bias = bias.data(),
-            .a_scale = a_scale,
-            .b_scale = b_scale,
+            .a = operands.a.data(),
+            .b = operands.b.data(),
+            .c = operands.c.data(),
+            .bias = operands.bias.data(),
+            .a_scale = scales(OperandRole::kAScale),
+            .b_scale = scales(OperandRole::kBScale),
             .d = d.data(),
             .workspace = workspace,
             .abort = abort,
-            .a_factors = a_factors.data(),
-            .b_factors = b_factors.data()};
+            .a_factors = operands.a_scale.data(),
+            .b_factors = operands.b_scale.data()};
+  }
+
+  // Those of the epilogue.
+  absl::Span<const float> scales(OperandRole role) const {
+    const ScaleKind kind = role == OperandRole::kAScale ? problem.a_scale : problem.b_scale;
+    if (kind == ScaleKind::kBlocks) return {};
+    const std::vector<std::byte>& bytes = operands[role];
+    return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
   }
 };
 
-std::vector<float> GatherScales(absl::Span<const float> scales, Indices indices) {
-  if (scales.size() <= 1) return {scales.begin(), scales.end()};
-  std::vector<float> gathered;
-  gathered.reserve(indices.size());
-  for (const int64_t index : indices) gathered.push_back(scales[static_cast<size_t>(index)]);
-  return gathered;
-}
-
-// Copies the factor lines of some rows or columns, one line each.
-std::vector<std::byte> GatherFactors(absl::Span<const std::byte> factors, int64_t extent, int64_t k,
-                                     int64_t batch, Indices indices, BlockScale& blocks) {
-  const std::byte* const matrix = factors.data() + batch * blocks.matrix_bytes(extent, k);
-  const int64_t line_bytes = blocks.depth_blocks(k) * BytesOf(blocks.type);
-  std::vector<std::byte> gathered;
-  gathered.reserve(indices.size() * static_cast<size_t>(line_bytes));
-  for (const int64_t index : indices) {
-    const std::byte* const line = matrix + blocks.offset(index, 0, k);
-    gathered.insert(gathered.end(), line, line + line_bytes);
-  }
-  blocks.lines = 1;
-  blocks.per_matrix = false;
-  return gathered;
-}
-
 absl::StatusOr<SmallProduct> Gather(const CheckedProduct& product, int64_t batch, Indices rows,
                                     Indices columns) {
-  const Problem& whole = product.problem;
+  Problem whole = product.problem;
+  const auto factors_of = [&](const BlockScale* blocks, int64_t extent,
+                              absl::Span<const std::byte> factors) {
+    return blocks == nullptr ? nullptr
+                             : factors.data() + batch * blocks->matrix_bytes(extent, whole.k);
+  };
+  const auto scales_of = [](absl::Span<const float> scales) {
+    return reinterpret_cast<const std::byte*>(scales.data());
+  };
+  PerOperand<const std::byte*> from;
+  from.a = product.a.data() + batch * whole.a.batch_stride_bytes;
+  from.b = product.b.data() + batch * whole.b.batch_stride_bytes;
+  from.c = product.c.data() + batch * whole.c.batch_stride_bytes;
+  from.bias = product.bias.data();
+  from.a_scale = whole.blocks_of_a() == nullptr
+                     ? scales_of(product.a_scale)
+                     : factors_of(whole.blocks_of_a(), whole.m, product.a_factors);
+  from.b_scale = whole.blocks_of_b() == nullptr
+                     ? scales_of(product.b_scale)
+                     : factors_of(whole.blocks_of_b(), whole.n, product.b_factors);
+  whole.batch = 1;
   SmallProduct small;
-  Problem& problem = small.problem;
-  problem = whole;
-  problem.m = static_cast<int64_t>(rows.size());
-  problem.n = static_cast<int64_t>(columns.size());
-  problem.batch = 1;
-  if (whole.has_product()) {
-    small.a = GatherRows(whole.a, product.a.data() + batch * whole.a.batch_stride_bytes, rows);
-    small.b =
-        GatherColumns(whole.b, product.b.data() + batch * whole.b.batch_stride_bytes, columns);
-    problem.a = small.a.layout;
-    problem.b = small.b.layout;
-    small.a_scale = GatherScales(product.a_scale, rows);
-    small.b_scale = GatherScales(product.b_scale, columns);
-    if (whole.blocks_of_a() != nullptr) {
-      small.a_factors =
-          GatherFactors(product.a_factors, whole.m, whole.k, batch, rows, problem.a_blocks);
-    }
-    if (whole.blocks_of_b() != nullptr) {
-      small.b_factors =
-          GatherFactors(product.b_factors, whole.n, whole.k, batch, columns, problem.b_blocks);
+  ASSIGN_OR_RETURN(small.problem, ProblemOfSub(whole, static_cast<int64_t>(rows.size()),
+                                               static_cast<int64_t>(columns.size())));
+  for (const OperandRole role : kOperandRoles) {
+    ASSIGN_OR_RETURN(const int64_t bytes, OperandBytes(small.problem, role));
+    small.operands[role].resize(static_cast<size_t>(bytes));
+    for (const ElementGather& gather :
+         GathersOf(whole, small.problem, role, {rows.data(), columns.data()}, from[role],
+                   small.operands[role].data())) {
+      GatherElements(gather);
     }
   }
-  if (whole.has_c()) {
-    const GatheredMatrix lines =
-        GatherRows(whole.c, product.c.data() + batch * whole.c.batch_stride_bytes, rows);
-    // Selects columns from the gathered rows; the result is row major.
-    const GatheredMatrix crossed = GatherColumns(lines.layout, lines.bytes.data(), columns);
-    small.c = crossed;
-    problem.c = small.c.layout;
-  }
-  if (whole.bias_axis != BiasAxis::kNone) {
-    small.bias = GatherVector(whole.bias_type, product.bias.data(),
-                              whole.bias_axis == BiasAxis::kRows ? rows : columns);
-  }
-  ASSIGN_OR_RETURN(problem.d,
-                   TightLayout("d", whole.d.type, Order::kRowMajor, problem.m, problem.n));
-  small.d.resize(static_cast<size_t>(problem.d.batch_stride_bytes));
+  small.d.resize(static_cast<size_t>(small.problem.d.batch_stride_bytes));
   return small;
 }
 
@@ -251,20 +140,17 @@ absl::StatusOr<SmallProduct> Gather(const CheckedProduct& product, int64_t batch
 absl::Status DequantizeSmall(const Kernel& kernel, SmallProduct& small) {
   if (!Dequantizes(kernel, small.problem)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Dequantization made, DequantizationOf(small.problem, kernel.a));
-  const auto dequantize = [&](mma::Operand operand, int64_t bytes, std::vector<std::byte>& factors,
-                              GatheredMatrix& matrix) {
+  const auto dequantize = [&](mma::Operand operand, int64_t bytes, OperandRole role) {
     if (bytes == 0) return;
     std::vector<std::byte> values(static_cast<size_t>(bytes));
-    Dequantize(DequantizeJobOf(small.problem, made, operand, matrix.bytes.data(), factors.data(),
-                               values.data()),
+    Dequantize(DequantizeJobOf(small.problem, made, operand, small.operands[role].data(),
+                               small.operands[ScaleOf(role)].data(), values.data()),
                nullptr);
-    matrix.bytes = std::move(values);
+    small.operands[role] = std::move(values);
   };
-  dequantize(mma::Operand::kA, made.a_bytes, small.a_factors, small.a);
-  dequantize(mma::Operand::kB, made.b_bytes, small.b_factors, small.b);
+  dequantize(mma::Operand::kA, made.a_bytes, OperandRole::kA);
+  dequantize(mma::Operand::kB, made.b_bytes, OperandRole::kB);
   small.problem = made.problem;
-  small.a.layout = made.problem.a;
-  small.b.layout = made.problem.b;
   return absl::OkStatus();
 }
 
@@ -278,26 +164,25 @@ absl::Status Simulate(const Kernel& kernel, const CheckedProduct& product, Small
   return kernel.launch(small.Args(target, {workspace, static_cast<size_t>(bytes)}, product.abort));
 }
 
-// The dense form of a gathered 2:4 A.
-GatheredMatrix Expanded(const GatheredMatrix& sparse) {
-  const MatrixLayout& layout = sparse.layout;
-  const SparseLayout sizes = SparseLayoutOf("a", layout.type, layout.rows, layout.columns).value();
-  GatheredMatrix dense;
-  dense.layout =
-      TightLayout("a", layout.type, Order::kRowMajor, layout.rows, layout.columns).value();
-  dense.bytes.resize(static_cast<size_t>(sizes.dense_bytes));
-  Expand(sizes, sparse.bytes.data(), dense.bytes.data());
-  return dense;
-}
-
-// The lines of a gathered matrix as f64, each of `k` elements.
-std::vector<double> Decoded(const GatheredMatrix& matrix, int64_t k) {
-  if (matrix.layout.is_sparse()) return Decoded(Expanded(matrix), k);
-  const auto lines = static_cast<size_t>(matrix.layout.lines());
+// The lines of A or B along k as f64.
+std::vector<double> Decoded(const SmallProduct& small, OperandRole role) {
+  const MatrixLayout& layout = LayoutOf(small.problem, role);
+  const int64_t k = small.problem.k;
+  const auto lines = static_cast<size_t>(role == OperandRole::kA ? layout.rows : layout.columns);
+  std::vector<std::byte> dense;
+  const std::byte* from = small.operands[role].data();
+  int64_t line_bytes = layout.line_stride_bytes();
+  if (layout.is_sparse()) {
+    const SparseLayout sizes =
+        SparseLayoutOf("a", layout.type, layout.rows, layout.columns).value();
+    dense.resize(static_cast<size_t>(sizes.dense_bytes));
+    Expand(sizes, from, dense.data());
+    from = dense.data();
+    line_bytes = sizes.dense_line_bytes;
+  }
   std::vector<double> values(lines * static_cast<size_t>(k));
   for (size_t i = 0; i < lines; ++i) {
-    DecodeLine(matrix.layout.type,
-               matrix.bytes.data() + static_cast<int64_t>(i) * matrix.layout.line_stride_bytes(), k,
+    DecodeLine(layout.type, from + static_cast<int64_t>(i) * line_bytes, k,
                values.data() + i * static_cast<size_t>(k));
   }
   return values;
@@ -328,8 +213,8 @@ void ComputeExactly(const CheckedProduct& product, SmallProduct& small) {
   accumulators.type = ElementType::kS32;
   accumulators.leading_dimension = problem.n;
   if (problem.has_product()) {
-    const std::vector<double> a = Decoded(small.a, problem.k);
-    const std::vector<double> b = Decoded(small.b, problem.k);
+    const std::vector<double> a = Decoded(small, OperandRole::kA);
+    const std::vector<double> b = Decoded(small, OperandRole::kB);
     for (int64_t i = 0; i < problem.m; ++i) {
       for (int64_t j = 0; j < problem.n; ++j) {
         sums[static_cast<size_t>(i * problem.n + j)] =
@@ -354,15 +239,15 @@ void ComputeParts(const CheckedProduct& product, SmallProduct& small) {
                                   : &factors[static_cast<size_t>(blocks->offset(i, 0, problem.k))]};
   };
   if (problem.has_product()) {
-    const std::vector<double> a = Decoded(small.a, problem.k);
-    const std::vector<double> b = Decoded(small.b, problem.k);
+    const std::vector<double> a = Decoded(small, OperandRole::kA);
+    const std::vector<double> b = Decoded(small, OperandRole::kB);
     for (int64_t i = 0; i < problem.m; ++i) {
       for (int64_t j = 0; j < problem.n && !IsSet(product.abort); ++j) {
         totals[static_cast<size_t>(i * problem.n + j)] =
             SumOfParts(absl::MakeConstSpan(a).subspan(static_cast<size_t>(i) * k, k),
                        absl::MakeConstSpan(b).subspan(static_cast<size_t>(j) * k, k),
-                       line(problem.blocks_of_a(), small.a_factors, i),
-                       line(problem.blocks_of_b(), small.b_factors, j));
+                       line(problem.blocks_of_a(), small.operands.a_scale, i),
+                       line(problem.blocks_of_b(), small.operands.b_scale, j));
       }
     }
     accumulators.data = reinterpret_cast<const std::byte*>(totals.data());
@@ -420,8 +305,8 @@ void CompareBounds(const CheckedProduct& product, const SmallProduct& small,
                    Comparison& comparison) {
   const Problem& problem = small.problem;
   const bool reads = problem.has_product();
-  const std::vector<double> a = reads ? Decoded(small.a, problem.k) : std::vector<double>();
-  const std::vector<double> b = reads ? Decoded(small.b, problem.k) : std::vector<double>();
+  const std::vector<double> a = reads ? Decoded(small, OperandRole::kA) : std::vector<double>();
+  const std::vector<double> b = reads ? Decoded(small, OperandRole::kB) : std::vector<double>();
   for (int64_t i = 0; i < problem.m; ++i) {
     for (int64_t j = 0; j < problem.n; ++j) {
       const auto row = static_cast<size_t>(i);
@@ -434,15 +319,15 @@ void CompareBounds(const CheckedProduct& product, const SmallProduct& small,
           AddProduct(x[p], y[p], dot);
         }
       }
-      EpilogueTerms terms = {.a_scale = ScaleAt(small.a_scale, row),
-                             .b_scale = ScaleAt(small.b_scale, column)};
+      EpilogueTerms terms = {.a_scale = ScaleAt(small.scales(OperandRole::kAScale), row),
+                             .b_scale = ScaleAt(small.scales(OperandRole::kBScale), column)};
       if (problem.has_c()) {
-        terms.c = Decode(problem.c.type, BitsAt(problem.c, small.c.bytes.data(), i, j));
+        terms.c = Decode(problem.c.type, BitsAt(problem.c, small.operands.c.data(), i, j));
       }
       if (problem.bias_axis != BiasAxis::kNone) {
         const int64_t index = problem.bias_axis == BiasAxis::kRows ? i : j;
-        terms.bias =
-            Decode(problem.bias_type, LoadBits(problem.bias_type, small.bias.data(), index));
+        terms.bias = Decode(problem.bias_type,
+                            LoadBits(problem.bias_type, small.operands.bias.data(), index));
       }
       const BoundedElement element = BoundOf(product.kernel.recipe, problem, dot, terms);
       const bool hides_nan = std::isnan(element.value) && IsFloat(problem.d.type) &&

@@ -22,6 +22,7 @@
 #include "kernels/kernel.h"
 #include "kernels/matrix/abort.h"
 #include "kernels/problem.h"
+#include "kernels/verify/sub_product.h"
 
 namespace gemmd::verify {
 
@@ -91,19 +92,6 @@ class SlicedCheck {
 // Does all slices that are left.
 absl::StatusOr<CheckResult> Complete(std::unique_ptr<SlicedCheck> check);
 
-using Indices = absl::Span<const int64_t>;
-
-// Rows or columns of a matrix, copied to a matrix without gaps.
-struct GatheredMatrix {
-  MatrixLayout layout;
-  std::vector<std::byte> bytes;
-};
-
-// The rows of a matrix, dense or sparse, row by row, or the columns of a dense one, column by
-// column. `matrix`: its first byte.
-GatheredMatrix GatherRows(const MatrixLayout& layout, const std::byte* matrix, Indices rows);
-GatheredMatrix GatherColumns(const MatrixLayout& layout, const std::byte* matrix, Indices columns);
-
 // One element of a dense matrix.
 uint64_t BitsAt(const MatrixLayout& layout, const std::byte* matrix, int64_t row, int64_t column);
 
@@ -111,9 +99,6 @@ uint64_t BitsAt(const MatrixLayout& layout, const std::byte* matrix, int64_t row
 inline double ScaleAt(absl::Span<const float> scales, size_t line) {
   return scales.empty() ? 1 : scales[scales.size() == 1 ? 0 : line];
 }
-
-// Selected elements of a packed vector, unchanged.
-std::vector<std::byte> GatherVector(ElementType type, const std::byte* vector, Indices indices);
 
 // The maximum numbers of rows and of columns that are recomputed at once.
 inline constexpr int64_t kMaxLines = 256;

@@ -7,28 +7,6 @@
 namespace gemmd {
 namespace {
 
-// Bytes of an operand's factors: of lines, or of blocks.
-absl::StatusOr<Checked> BytesOfFactors(std::string_view field, ScaleKind kind,
-                                       const BlockScale& blocks, int64_t extent,
-                                       const Problem& problem) {
-  constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
-  if (kind == ScaleKind::kTensor) return Checked(kFloatBytes);
-  if (kind == ScaleKind::kVector) return Checked(extent) * Checked(kFloatBytes);
-  if (kind != ScaleKind::kBlocks || !problem.has_product()) return Checked(0);
-  ASSIGN_OR_RETURN(const int64_t bytes,
-                   FactorBytes(field, blocks, extent, problem.k, problem.batch));
-  return Checked(bytes);
-}
-
-Checked BiasBytes(const Problem& problem) {
-  switch (problem.bias_axis) {
-    case BiasAxis::kNone: return 0;
-    case BiasAxis::kRows: return PackedBytes(problem.bias_type, problem.m);
-    case BiasAxis::kColumns: return PackedBytes(problem.bias_type, problem.n);
-  }
-  return 0;
-}
-
 int64_t BytesBefore(ElementType type, int64_t elements) { return elements / 8 * BitsOf(type); }
 
 // Shrinks the layout to a part, and moves the place to the part's beginning.
@@ -149,25 +127,15 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& pla
     return {place.is_staged() ? ranges.Take(bytes) : place.offset, bytes.value().value_or(0)};
   };
   JobLayout layout;
-  for (const OperandRole role : kMatrixRoles) {
-    ByteCount bytes;
-    if (IsRead(problem, role)) {
-      ASSIGN_OR_RETURN(bytes, BytesOf(NameOf(role), LayoutOf(problem, role), problem.batch));
-    }
-    layout[role] = take(bytes.least, places[role]);
+  for (const OperandRole role : kOperandRoles) {
+    ASSIGN_OR_RETURN(const int64_t bytes, OperandBytes(problem, role));
+    layout[role] = take(bytes, places[role]);
   }
   int64_t d_bytes = BytesWritten(problem);
   if (places.d.block != 0) {
     ASSIGN_OR_RETURN(const ByteCount d, BytesOf("d", problem.d, problem.batch));
     d_bytes = d.least;
   }
-  layout.bias = take(BiasBytes(problem), places.bias);
-  ASSIGN_OR_RETURN(const Checked of_a, BytesOfFactors("a.scale.blocks", problem.a_scale,
-                                                      problem.a_blocks, problem.m, problem));
-  ASSIGN_OR_RETURN(const Checked of_b, BytesOfFactors("b.scale.blocks", problem.b_scale,
-                                                      problem.b_blocks, problem.n, problem));
-  layout.a_scale = take(of_a, places.a_scale);
-  layout.b_scale = take(of_b, places.b_scale);
   const Checked part_bytes(int64_t{sizeof(PlacedPart)});
   layout.parts = take(Checked(CountParts(places)) * part_bytes, {});
   layout.input_bytes = ranges.end().value_or(0);

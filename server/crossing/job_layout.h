@@ -19,8 +19,8 @@
 #include "kernels/kernel.h"
 #include "kernels/matrix/layout.h"
 #include "kernels/matrix/sparse_groups.h"
+#include "kernels/per_operand.h"
 #include "kernels/problem.h"
-#include "server/crossing/per_operand.h"
 
 namespace gemmd {
 

@@ -34,9 +34,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/matrix/text.h"
+#include "kernels/per_operand.h"
 #include "kernels/problem.h"
 #include "server/crossing/job_layout.h"
-#include "server/crossing/per_operand.h"
 #include "server/crossing/shared_memory.h"
 
 namespace gemmd {

@@ -17,10 +17,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
+#include "kernels/per_operand.h"
 #include "kernels/problem.h"
 #include "kernels/select.h"
 #include "server/crossing/job_layout.h"
-#include "server/crossing/per_operand.h"
 #include "server/device/held_bytes.h"
 
 namespace gemmd {

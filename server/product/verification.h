@@ -16,10 +16,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/kernel.h"
+#include "kernels/per_operand.h"
 #include "kernels/problem.h"
 #include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
-#include "server/crossing/per_operand.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {

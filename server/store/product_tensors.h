@@ -18,7 +18,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/crossing/per_operand.h"
+#include "kernels/per_operand.h"
 #include "server/device/device.h"
 #include "server/device/job.h"
 #include "server/store/placed_bytes.h"

@@ -19,9 +19,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/kernel.h"
+#include "kernels/per_operand.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/job_layout.h"
-#include "server/crossing/per_operand.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/shared_memory.h"
 #include "server/device/worker_process.h"

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "absl/status/statusor.h"
 #include "kernels/problem.h"
 
 namespace gemmd {
@@ -42,6 +43,10 @@ auto& LayoutOf(AnyProblem& problem, OperandRole role) {
 inline bool IsRead(const Problem& problem, OperandRole role) {
   return role == OperandRole::kC ? problem.has_c() : problem.has_product();
 }
+
+// Bytes of the operand of a valid problem, without the padding of its last line; 0 if it is not
+// read. Errors: InvalidArgument beyond 2^63 bytes.
+absl::StatusOr<int64_t> OperandBytes(const Problem& problem, OperandRole role);
 
 // One T for each operand, as a member and by role. The factors of an operand, of lines or of
 // blocks, are its scale.
