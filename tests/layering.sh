@@ -53,9 +53,10 @@ kernels/bench/gpu:          kernels kernels/matrix kernels/mma kernels/bench ker
 server/system:              <std> <posix> <absl> <spdlog>
 server/trust:               server/system kernels/matrix
                             <std> <posix> <absl> <crypto> <json> <yaml>
-server/crossing:            server/system kernels kernels/matrix kernels/mma
+server/crossing:            server/system kernels kernels/matrix kernels/mma kernels/verify
                             <std> <posix> <absl>
 server/worker:              server/crossing server/system kernels kernels/cpu kernels/matrix kernels/mma
+                            kernels/verify
                             <std> <posix> <absl> <linux>
 server/worker/cuda:         server/worker server/crossing server/system
                             kernels kernels/matrix kernels/mma kernels/cuda kernels/cuda/device/**

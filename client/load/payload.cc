@@ -400,10 +400,10 @@ absl::StatusOr<std::shared_ptr<v1::MultiplyRequest>> KeepResult(const LoadProduc
   return kept;
 }
 
-// Concurrent calls write D to different tensors, like calls of different users, as long as the
-// results are small.
+// Concurrent calls write D to different tensors, like calls of different users, as far as there is
+// room: a product that writes the D of another one waits for it, and for its check.
 int64_t CountOfResults(int64_t bytes) {
-  constexpr int64_t kMaxBytes = int64_t{4} << 20;
+  constexpr int64_t kMaxBytes = int64_t{512} << 20;
   constexpr int64_t kMax = 64;
   return std::clamp<int64_t>(kMaxBytes / std::max<int64_t>(bytes, 1), 1, kMax);
 }

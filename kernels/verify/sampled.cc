@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/matrix/status.h"
@@ -53,10 +54,22 @@ std::vector<int64_t> DrawLines(int64_t extent, double share, Draw& draw) {
   return lines;
 }
 
+}  // namespace
+
+SampledLines DrawSample(const Problem& problem, double rate, Draw& draw) {
+  const double share = std::sqrt(rate);
+  SampledLines lines;
+  lines.rows = DrawLines(problem.m, share, draw);
+  lines.columns = DrawLines(problem.n, share, draw);
+  return lines;
+}
+
+namespace {
+
 class SampleCheck : public SlicedCheck {
  public:
   SampleCheck(const CheckedProduct& product, double rate, Draw& draw)
-      : product_(product), share_(std::sqrt(rate)), draw_(draw) {
+      : product_(product), rate_(rate), draw_(draw) {
     const SamplePlan plan = PlanSample(product.problem, rate);
     result_.cost = plan.cost;
     result_.miss_probability = plan.miss_probability;
@@ -68,8 +81,8 @@ class SampleCheck : public SlicedCheck {
     int64_t left = Recomputation::SliceOf(product_.kernel);
     for (; batch_ < problem.batch; ++batch_) {
       if (!matrix_) {
-        matrix_.emplace(product_, batch_, DrawLines(problem.m, share_, draw_),
-                        DrawLines(problem.n, share_, draw_));
+        SampledLines lines = DrawSample(problem, rate_, draw_);
+        matrix_.emplace(product_, batch_, std::move(lines.rows), std::move(lines.columns));
       }
       ASSIGN_OR_RETURN(const bool has_ended, matrix_->Continue(left, result_));
       if (!has_ended) return false;
@@ -86,7 +99,7 @@ class SampleCheck : public SlicedCheck {
 
  private:
   const CheckedProduct product_;
-  const double share_;
+  const double rate_;
   Draw& draw_;
   int64_t batch_ = 0;
   std::optional<Recomputation> matrix_;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/verify/recompute.h"
@@ -27,7 +28,14 @@ struct SamplePlan {
 };
 SamplePlan PlanSample(const Problem& problem, double rate);
 
-// Borrows all arguments.
+// The rows and columns to compute again, ascending. Precondition: the problem has a D.
+struct SampledLines {
+  std::vector<int64_t> rows;
+  std::vector<int64_t> columns;
+};
+SampledLines DrawSample(const Problem& problem, double rate, Draw& draw);
+
+// Draws other lines of each matrix of a batch. Borrows all arguments.
 std::unique_ptr<SlicedCheck> StartSample(const CheckedProduct& product, double rate, Draw& draw);
 
 // All slices. Errors: as Recompute.

@@ -61,6 +61,19 @@ absl::Status CheckCountsOfParts(const JobPlaces& places) {
   return absl::OkStatus();
 }
 
+absl::Status CheckProblem(const Problem& problem) {
+  RETURN_IF_ERROR(CheckEnumerators(problem));
+  return Validate(problem);
+}
+
+// OK if the GPU kernel exists and supports the problem.
+absl::Status CheckKernel(uint32_t number, const Problem& problem) {
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  if (number < kernels.size()) return kernels[number].supports(problem);
+  return absl::InvalidArgumentError(
+      GotWant("kernel", Concat("number ", number), Concat("less than ", kernels.size())));
+}
+
 }  // namespace
 
 void RecordStatus::Set(const absl::Status& status) {
@@ -96,19 +109,26 @@ absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int6
 
 absl::Status CheckJob(const JobRequest& request, int64_t staging_bytes) {
   RETURN_IF_ERROR(CheckSlot(request.slot));
-  RETURN_IF_ERROR(CheckEnumerators(request.problem));
-  RETURN_IF_ERROR(Validate(request.problem));
-  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
-  if (request.kernel >= kernels.size()) {
-    return absl::InvalidArgumentError(
-        GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels.size())));
-  }
-  RETURN_IF_ERROR(kernels[request.kernel].supports(request.problem));
+  RETURN_IF_ERROR(CheckProblem(request.problem));
+  RETURN_IF_ERROR(CheckKernel(request.kernel, request.problem));
   RETURN_IF_ERROR(CheckCountsOfParts(request.places));
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(request.problem, request.places));
   RETURN_IF_ERROR(
       CheckRange("staging", request.staged_inputs, layout.staged_in_bytes(), staging_bytes));
   return CheckRange("staging", request.staged_d, layout.staged_out_bytes(), staging_bytes);
+}
+
+absl::Status CheckRecomputeRequest(const RecomputeRequest& request, int64_t staging_bytes) {
+  RETURN_IF_ERROR(CheckSlot(request.slot));
+  RETURN_IF_ERROR(CheckProblem(request.task.problem));
+  RETURN_IF_ERROR(CheckCountsOfParts(request.task.places));
+  if (CountParts(request.task.places) > 0) {
+    return absl::InvalidArgumentError(GotWant("parts", "some", "none of elements that are read"));
+  }
+  ASSIGN_OR_RETURN(const RecomputeLayout layout, LayOutRecompute(request.task));
+  RETURN_IF_ERROR(CheckKernel(request.kernel, layout.sub));
+  RETURN_IF_ERROR(CheckRange("staging", request.staged_in, layout.in_bytes(), staging_bytes));
+  return CheckRange("staging", request.staged_out, layout.out_bytes(), staging_bytes);
 }
 
 absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_bytes) {

@@ -37,6 +37,7 @@
 #include "kernels/per_operand.h"
 #include "kernels/problem.h"
 #include "server/crossing/job_layout.h"
+#include "server/crossing/recompute_task.h"
 #include "server/crossing/shared_memory.h"
 
 namespace gemmd {
@@ -48,7 +49,7 @@ inline constexpr int kWorkerStaging = 4;
 inline constexpr int kWorkerRings = 5;
 inline constexpr int kLastWorkerFile = kWorkerRings;
 
-inline constexpr uint32_t kWorkerProtocol = 14;
+inline constexpr uint32_t kWorkerProtocol = 15;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -58,7 +59,8 @@ enum class RecordKind : uint32_t {
   kResult,
   kMemory,
   kCompress,
-  kLaunch
+  kLaunch,
+  kRecompute
 };
 
 struct RecordHeader {
@@ -179,6 +181,20 @@ struct CompressRequest {
       0;  // Where in the staging area the first bad group is reported (kernels/matrix/sparse24.h).
 };
 
+// Computes some elements of a D again; see RecomputeTask.
+struct RecomputeRequest {
+  static constexpr RecordKind kKind = RecordKind::kRecompute;
+  RecordHeader header = {.kind = kKind};
+  uint64_t id = 0;
+  uint32_t slot = 0;
+  uint32_t kernel = 0;  // Of the rows and columns; position in Catalog(DeviceKind::kCuda).
+  int64_t predicted_ns = 0;
+  // Offsets in the staging area, aligned to kJobAlignment, of what the worker reads and writes.
+  int64_t staged_in = 0;
+  int64_t staged_out = 0;
+  RecomputeTask task;
+};
+
 // A launch on the host. The ranges of the shared memory are those of GemmArgs.
 struct LaunchRequest {
   static constexpr RecordKind kKind = RecordKind::kLaunch;
@@ -196,7 +212,7 @@ struct LaunchRequest {
   Problem problem;
 };
 
-// The answer to a JobRequest, a MemoryRequest, a CompressRequest or a LaunchRequest.
+// The answer to every request but MeasureRequest.
 struct Result {
   static constexpr RecordKind kKind = RecordKind::kResult;
   RecordHeader header = {.kind = kKind};
@@ -228,6 +244,9 @@ absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_by
 // The same for a compression.
 absl::Status CheckCompressRequest(const CompressRequest& request, int64_t staging_bytes);
 
+// The same for elements of a D. The numbers of rows and columns are checked by the worker.
+absl::Status CheckRecomputeRequest(const RecomputeRequest& request, int64_t staging_bytes);
+
 // OK if kernel and slot exist and every range is within that many bytes of shared memory. Errors:
 // InvalidArgument.
 absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t shared_bytes);
@@ -237,9 +256,9 @@ absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int6
 
 // A record as received.
 struct Packet {
-  std::array<std::byte,
-             std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest), sizeof(MemoryRequest),
-                       sizeof(CompressRequest), sizeof(LaunchRequest), sizeof(Result)})>
+  std::array<std::byte, std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest),
+                                  sizeof(MemoryRequest), sizeof(CompressRequest),
+                                  sizeof(RecomputeRequest), sizeof(LaunchRequest), sizeof(Result)})>
       bytes;
   size_t size = 0;
 };

@@ -182,6 +182,10 @@ absl::Status DeviceTrust::status() const {
   return absl::UnavailableError(Concat("it gave ", count, " wrong answers"));
 }
 
+void Device::Recompute(const Job&, DeviceMemory::Recomputation, DeviceMemory::RecomputeDone done) {
+  std::move(done)(absl::UnimplementedError("device: no memory of its own"));
+}
+
 absl::Status ServedDevice::readiness() const {
   const absl::Status why = canary.ok() ? device->trust().status() : canary;
   if (why.ok()) return device->readiness();

@@ -146,6 +146,13 @@ class Device {
   // jobs crashed its workers (DeviceTrust). Threads: any.
   virtual void Submit(const Job& job, Done done) = 0;
 
+  // Computes elements of a job that has ended again, where its tensors are; `order` lacks their
+  // places. `done` is called exactly once, from any thread, possibly before this returns; the job's
+  // tensors must live until then. Errors: Unimplemented if the device has no memory of its own;
+  // FailedPrecondition if it no longer has a tensor; those of DeviceMemory. Threads: any.
+  virtual void Recompute(const Job& job, DeviceMemory::Recomputation order,
+                         DeviceMemory::RecomputeDone done);
+
   // Ends a waiting or running job early: its outcome is Cancelled, or its normal outcome if it was
   // nearly done. No effect if there is no such job. Threads: any.
   virtual void Abort(JobId /*id*/) {}

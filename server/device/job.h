@@ -21,6 +21,7 @@
 #include "kernels/problem.h"
 #include "kernels/select.h"
 #include "server/crossing/job_layout.h"
+#include "server/crossing/recompute_task.h"
 #include "server/device/held_bytes.h"
 
 namespace gemmd {
@@ -72,6 +73,23 @@ class DeviceMemory {
   // mask marks too many units, or kNoBadGroup.
   using CompressDone = absl::AnyInvocable<void(absl::StatusOr<BadGroup>) &&>;
   virtual void Compress(const CompressTask& task, CompressDone done) = 0;
+
+  // Elements of a D to be computed again. `task.places` names the blocks.
+  struct Recomputation {
+    RecomputeTask task;
+    const Kernel* kernel = nullptr;  // Computes the product of the rows and columns.
+    int64_t predicted_ns = 0;
+    std::vector<int64_t> numbers;  // Of the rows, then of the columns.
+    // The operands that are not in blocks, gathered (kernels/verify/sub_product.h).
+    PerOperand<std::vector<std::byte>> operands;
+  };
+  // The elements, row major, without gaps, matrix by matrix.
+  struct Recomputed {
+    std::vector<std::byte> computed;
+    std::vector<std::byte> found;  // In D; empty if D is not in a block.
+  };
+  using RecomputeDone = absl::AnyInvocable<void(absl::StatusOr<Recomputed>) &&>;
+  virtual void Recompute(Recomputation order, RecomputeDone done) = 0;
 
   // Incremented whenever all blocks are lost because the worker is replaced: before the first
   // `done` or job's end that reports it, and before the device is ready again.

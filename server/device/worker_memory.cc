@@ -261,6 +261,93 @@ class CompressErrand final : public Errand {
   BadGroup bad_ = kNoBadGroup;
 };
 
+// A recomputation as a request to a worker.
+class RecomputeErrand final : public Errand {
+ public:
+  RecomputeErrand(DeviceMemory::Recomputation order, DeviceMemory::RecomputeDone done)
+      : Errand(Kind::kMemory), order_(std::move(order)), done_(std::move(done)) {
+    const absl::StatusOr<RecomputeLayout> layout = LayOutRecompute(order_.task);
+    if (!layout.ok()) verdict = layout.status();
+    if (!layout.ok()) return;
+    layout_ = *layout;
+    if (absl::Status wrong = CheckSizes(); !wrong.ok()) verdict = std::move(wrong);
+    in_bytes = layout_.in_bytes();
+    out_bytes = layout_.out_bytes();
+    predicted_ns = order_.predicted_ns;
+    if (layout_.mark.bytes > 0) marked_bytes = static_cast<size_t>(layout_.mark.bytes);
+    for (const OperandRole role : kOperandRoles) AddUse(order_.task.places[role]);
+    AddUse(order_.task.places.d);
+  }
+
+  Copies CopiesIn() const override {
+    Copies copies;
+    std::byte* const to = in.bytes().data();
+    copies.push_back({.to = to,
+                      .from = reinterpret_cast<const std::byte*>(order_.numbers.data()),
+                      .bytes = order_.numbers.size() * sizeof(int64_t)});
+    for (const OperandRole role : kOperandRoles) {
+      const std::vector<std::byte>& operand = order_.operands[role];
+      if (operand.empty()) continue;
+      copies.push_back({.to = to + layout_.lists + layout_.staged[role].offset,
+                        .from = operand.data(),
+                        .bytes = operand.size()});
+    }
+    return copies;
+  }
+  absl::Status Send(Channel& channel) const override {
+    RecomputeRequest request;
+    request.id = id;
+    request.slot = slot;
+    request.kernel = static_cast<uint32_t>(order_.kernel->position);
+    request.predicted_ns = predicted_ns;
+    request.staged_in = in.offset();
+    request.staged_out = out.offset();
+    request.task = order_.task;
+    return SendRecord(channel, request);
+  }
+  absl::Span<std::byte> staged_mark() const override {
+    return in.bytes().subspan(static_cast<size_t>(layout_.mark_offset()), ResultStamps::kBytes);
+  }
+  absl::Status PlaceResult(Copies&) override {
+    return OrNoMemory("recompute: no memory for the elements", [this] {
+      const auto bytes = static_cast<size_t>(layout_.operands.d.bytes);
+      const std::byte* const computed = out.bytes().data();
+      result_.computed.assign(computed, computed + bytes);
+      if (layout_.found == 0) return absl::OkStatus();
+      const std::byte* const found = computed + (layout_.found - layout_.computed());
+      result_.found.assign(found, found + bytes);
+      return absl::OkStatus();
+    });
+  }
+  void End(const absl::Status& status, const Times&) override {
+    std::move(done_)(status.ok() ? absl::StatusOr<DeviceMemory::Recomputed>(std::move(result_))
+                                 : status);
+  }
+
+ private:
+  // What is too short would leave bytes of an earlier job in its place.
+  absl::Status CheckSizes() const {
+    bool are_right = order_.numbers.size() == size_t(order_.task.rows + order_.task.columns);
+    for (const OperandRole role : kOperandRoles) {
+      const bool is_staged = order_.task.places[role].block == 0;
+      const int64_t want = is_staged ? layout_.staged[role].bytes : 0;
+      are_right = are_right && order_.operands[role].size() == size_t(want);
+    }
+    return are_right ? absl::OkStatus()
+                     : absl::InternalError("recompute: got operands of another size");
+  }
+  void AddUse(const JobPlace& place) {
+    const bool is_known = std::any_of(
+        uses.begin(), uses.end(), [&](const BlockUse& use) { return use.block == place.block; });
+    if (place.block != 0 && !is_known) uses.push_back({.block = place.block});
+  }
+
+  const DeviceMemory::Recomputation order_;
+  DeviceMemory::RecomputeDone done_;
+  RecomputeLayout layout_;
+  DeviceMemory::Recomputed result_;
+};
+
 // A pseudo block that keeps allocations and frees in order; no real block has this number.
 constexpr BlockUse kAnyMemory = {.block = 0, .is_write = true};
 
@@ -348,6 +435,21 @@ void WorkerMemory::Compress(const CompressTask& task, CompressDone done) {
       std::make_unique<CompressErrand>(task, bytes.value_or(CompressBytes()), std::move(end));
   if (!checked.ok()) errand->verdict = std::move(checked);
   give_(One(std::move(errand)));
+}
+
+void WorkerMemory::Recompute(Recomputation order, RecomputeDone done) {
+  const RecomputeTask& task = order.task;
+  absl::Status checked;
+  for (const OperandRole role : kOperandRoles) checked.Update(CheckPlace(task.places[role]));
+  checked.Update(CheckPlace(task.places.d));
+  auto errand = std::make_unique<RecomputeErrand>(std::move(order), std::move(done));
+  if (!checked.ok()) errand->verdict = std::move(checked);
+  give_(One(std::move(errand)));
+}
+
+// The worker checks the ranges.
+absl::Status WorkerMemory::CheckPlace(const JobPlace& place) const {
+  return place.block == 0 ? absl::OkStatus() : ledger_.Check(place.block, place.offset, 0);
 }
 
 }  // namespace gemmd

@@ -75,6 +75,7 @@ class WorkerMemory final : public DeviceMemory {
              Done done) override;
   void Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) override;
   void Compress(const CompressTask& task, CompressDone done) override;
+  void Recompute(Recomputation order, RecomputeDone done) override;
   uint64_t generation() const override { return ledger_.generation(); }
 
   // A block for one product, from the memory of jobs.
@@ -91,6 +92,8 @@ class WorkerMemory final : public DeviceMemory {
   void EndWith(const absl::Status& status, Done done);
   // OK if the task's blocks exist and are large enough.
   absl::Status Check(const CompressTask& task, const CompressBytes& bytes) const;
+  // OK if the block exists.
+  absl::Status CheckPlace(const JobPlace& place) const;
   // Reports failures on a lost block as its loss.
   Done WithLoss(DeviceBlock block, Done done);
 

@@ -21,6 +21,8 @@
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
+#include "kernels/verify/sub_product.h"
+#include "server/crossing/recompute_task.h"
 #include "server/device/device.h"
 #include "server/device/operands.h"
 #include "server/product/verification.h"
@@ -163,6 +165,14 @@ AnswerChecker::~AnswerChecker() {
 
 void AnswerChecker::Check(std::unique_ptr<Product> product) {
   product->check_begun_ns = clock_.NowNs();
+  if (product->recomputed_by == nullptr) return BeginOnHost(std::move(product));
+  Post(std::move(product), [this](std::unique_ptr<Product>& checked, AbortFlag abort) {
+    RecomputeOnDevice(std::move(checked), abort);
+    return true;
+  });
+}
+
+void AnswerChecker::BeginOnHost(std::unique_ptr<Product> product) {
   ProductTensors* const tensors = product->job.tensors;
   if (tensors == nullptr) return Begin(std::move(product));
   tensors->BringToHost([this, product = std::move(product)](const absl::Status& status) mutable {
@@ -194,6 +204,96 @@ void AnswerChecker::Post(std::unique_ptr<Product> product, Step step) {
     return true;
   };
   checks_.Add(std::move(check));
+}
+
+namespace {
+
+// The order to compute a sample again. Copies the rows and columns of operands in host memory.
+// Errors: ResourceExhausted; Cancelled.
+absl::StatusOr<DeviceMemory::Recomputation> RecomputationOf(const Product& product,
+                                                            verify::SampledLines lines,
+                                                            AbortFlag abort) {
+  const Job& job = product.job;
+  DeviceMemory::Recomputation order;
+  order.kernel = product.recomputed_by;
+  order.predicted_ns = product.check_predicted_ns;
+  order.task = {.problem = job.problem,
+                .rows = static_cast<int64_t>(lines.rows.size()),
+                .columns = static_cast<int64_t>(lines.columns.size()),
+                .places = {}};
+  ASSIGN_OR_RETURN(const RecomputeLayout layout, LayOutRecompute(order.task));
+  const auto gather = [&](const PerOperand<Piece>& operands) {
+    for (const OperandRole role : kOperandRoles) {
+      if (job[role].is_resident || job[role].bytes == 0) continue;
+      std::vector<std::byte>& to = order.operands[role];
+      to.resize(static_cast<size_t>(layout.operands[role].bytes));
+      for (const ElementGather& one : verify::GathersOf(job.problem, layout.sub, role,
+                                                        {lines.rows.data(), lines.columns.data()},
+                                                        operands[role].data(), to.data())) {
+        GatherElements(one);
+      }
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(WithOperands(job, abort, gather));
+  order.numbers = std::move(lines.rows);
+  order.numbers.insert(order.numbers.end(), lines.columns.begin(), lines.columns.end());
+  return order;
+}
+
+// The elements of a D in host memory.
+std::vector<std::byte> FoundIn(Piece d, const RecomputeTask& task, const RecomputeLayout& layout,
+                               absl::Span<const int64_t> numbers) {
+  std::vector<std::byte> found(static_cast<size_t>(layout.operands.d.bytes));
+  GatherElements(verify::GatherOfD(task.problem, layout.sub,
+                                   {numbers.data(), numbers.data() + task.rows}, d.data(),
+                                   found.data()));
+  return found;
+}
+
+}  // namespace
+
+void AnswerChecker::RecomputeOnDevice(std::unique_ptr<Product> product, AbortFlag abort) {
+  const int64_t begun_ns = clock_.NowNs();
+  const Problem& problem = product->job.problem;
+  const double rate = product->check.rate;
+  const verify::SamplePlan plan = verify::PlanSample(problem, rate);
+  SampleOfD sample;
+  sample.passed = {.reason = {},
+                   .elements_checked = plan.rows * plan.columns * problem.batch,
+                   .wrong = std::nullopt,
+                   .miss_probability = plan.miss_probability,
+                   .cost = plan.cost};
+  using Recomputation = DeviceMemory::Recomputation;
+  auto order = OrNoMemory(kNoMemory, [&]() -> absl::StatusOr<Recomputation> {
+    ASSIGN_OR_RETURN(
+        Recomputation made,
+        RecomputationOf(*product, verify::DrawSample(problem, rate, DrawOfThread()), abort));
+    if (product->tensors->takes_d()) return made;
+    ASSIGN_OR_RETURN(const RecomputeLayout layout, LayOutRecompute(made.task));
+    sample.found = FoundIn(ResultOf(*product), made.task, layout, made.numbers);
+    return made;
+  });
+  product->check_ran_ns += clock_.NowNs() - begun_ns;
+  if (absl::IsCancelled(order.status())) return EndEarly(std::move(product), order.status());
+  if (!order.ok()) return BeginOnHost(std::move(product));
+  Device& device = *product->device;
+  const Job& job = product->job;
+  device.Recompute(job, *std::move(order),
+                   [this, sample = std::move(sample), product = std::move(product)](
+                       absl::StatusOr<DeviceMemory::Recomputed> result) mutable {
+                     EndRecompute(std::move(product), sample, result);
+                   });
+}
+
+void AnswerChecker::EndRecompute(std::unique_ptr<Product> product, const SampleOfD& sample,
+                                 const absl::StatusOr<DeviceMemory::Recomputed>& result) {
+  const bool is_same = result.ok() && !result->computed.empty() &&
+                       result->computed == (sample.found.empty() ? result->found : sample.found);
+  if (!is_same) return BeginOnHost(std::move(product));
+  product->again_served = product->served;
+  product->again_kernel = product->recomputed_by;
+  EndVerified(std::move(product), sample.passed);
 }
 
 // Borrows the product, its operands in one piece, until the check has ended.

@@ -63,11 +63,23 @@ class AnswerChecker {
     const Kernel* kernel = nullptr;  // Null if there is no place.
   };
 
+  // What is known of a sample before the device computes it.
+  struct SampleOfD {
+    verify::CheckResult passed;         // The result if all its elements are right.
+    std::vector<std::byte> found = {};  // The elements of a D in host memory.
+  };
+
   // Does the next slice of a check, until it returns that the check has ended; then it has taken
   // the product.
   using Step = absl::AnyInvocable<bool(std::unique_ptr<Product>& product, AbortFlag abort)>;
 
   void Post(std::unique_ptr<Product> product, Step step);
+  // Lets the product's device compute a sample of D, and compares it with D. If it differs, or the
+  // device cannot, the host decides.
+  void RecomputeOnDevice(std::unique_ptr<Product> product, AbortFlag abort);
+  void EndRecompute(std::unique_ptr<Product> product, const SampleOfD& sample,
+                    const absl::StatusOr<DeviceMemory::Recomputed>& result);
+  void BeginOnHost(std::unique_ptr<Product> product);
   void Begin(std::unique_ptr<Product> product);
   // The check of a product against its operands.
   class Verification;

@@ -81,12 +81,14 @@ struct Product : Submission {
   int64_t admitted_ns = 0;
 
   // The check of D.
-  int64_t check_predicted_ns = 0;  // On one thread of the host.
-  CheckQueue::Claim check_claim;   // Held from before the product is queued until its end.
+  int64_t check_predicted_ns = 0;
+  CheckQueue::Claim check_claim;  // Held from before the product is queued until its end.
   int64_t check_begun_ns = 0;
-  int64_t check_ran_ns = 0;  // The time for which it had a thread.
+  int64_t check_ran_ns = 0;               // The time for which it had a thread.
+  const Kernel* recomputed_by = nullptr;  // VerifyNeeds::on_device.
   int wrong_answers = 0;
-  // For a check that computes D a second time: the place and the outcome.
+  // For a check that computes D a second time, or a sample of it on the device: the place; of the
+  // whole D, the outcome.
   const ServedDevice* again_served = nullptr;
   const Kernel* again_kernel = nullptr;
   HeldBytes again;

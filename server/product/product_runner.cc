@@ -143,6 +143,7 @@ absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) {
 absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
   product.check = VerifyRule();
   product.check_claim.Release();
+  product.recomputed_by = nullptr;
   product.after_ns = product.after_wait_ns = 0;
   const std::optional<VerifyRule>& asked = product.asked_check;
   VerifyRule rule = asked.value_or(verify_.rule);
@@ -154,12 +155,14 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
   Job& job = product.job;
   const ProductTensors* const tensors = product.tensors.get();
   const bool is_in_place = tensors != nullptr && tensors->is_in_place();
+  const bool are_on_device = tensors != nullptr && product.served->device->memory() != nullptr;
   absl::StatusOr<VerifyNeeds> needs =
       is_in_place
           ? absl::UnimplementedError(Concat("verify.mode: got ", NameOf(rule.mode),
                                             " with a D that overwrites C, want another tensor: the "
                                             "check reads C"))
-          : NeedsOf(rule, *job.kernel, job.problem);
+          : NeedsOf(rule, *job.kernel, job.problem,
+                    are_on_device ? &product.served->device->profile() : nullptr);
   const int64_t left_ns =
       std::max<int64_t>(admission_.limits().max_product_ns - product.predicted_ns, 0);
   // A check by duplicate uses the device a second time.
@@ -171,10 +174,11 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
     return VerifyNeeds();
   }
   product.check = rule;
+  product.recomputed_by = needs->on_device;
   checker_.Claim(product, needs->predicted_ns);
   product.after_ns += again_ns;
   // Tensors are read in place.
-  if (tensors != nullptr) {
+  if (tensors != nullptr && needs->on_device == nullptr) {
     needs->bytes = std::max(needs->bytes - tensors->resident_bytes(), int64_t{0});
   }
   for (const OperandRole role : kOperandRoles) product.job[role].keeper = nullptr;

@@ -12,8 +12,11 @@
 #include "kernels/default_recipe.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
+#include "kernels/select.h"
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/recompute.h"
+#include "kernels/verify/sampled.h"
+#include "server/crossing/recompute_task.h"
 #include "server/system/log.h"
 
 namespace gemmd {
@@ -83,8 +86,37 @@ absl::StatusOr<VerifyRule> ParseVerifyRule(std::string_view field, std::string_v
   return refusal;
 }
 
+namespace {
+
+// A sample on a device takes at most this much memory there, besides the kernel's, and this much
+// memory of the host for its results. It takes one launch, which is not divided.
+constexpr int64_t kMaxDeviceBytes = int64_t{256} << 20;
+constexpr int64_t kMaxResultBytes = int64_t{1} << 20;
+
+// A sample of these numbers of rows and columns on the device. Errors: any, if it is to be computed
+// on the host.
+absl::StatusOr<VerifyNeeds> NeedsOnDevice(const Kernel& kernel, const Problem& problem,
+                                          const verify::SamplePlan& plan,
+                                          const DeviceProfile& profile) {
+  const RecomputeTask task = {
+      .problem = problem, .rows = plan.rows, .columns = plan.columns, .places = {}};
+  ASSIGN_OR_RETURN(const RecomputeLayout layout, LayOutRecompute(task));
+  const Kernel& again = FindBestLike(kernel, Catalog(DeviceKind::kCuda), layout.sub, profile);
+  RETURN_IF_ERROR(again.supports(layout.sub));
+  ASSIGN_OR_RETURN(const int64_t workspace_bytes, again.workspace_bytes(layout.sub));
+  const int64_t ns = Predict(again, layout.sub, profile).kernel_ns;
+  const bool is_small = layout.end <= kMaxDeviceBytes && workspace_bytes <= kMaxDeviceBytes &&
+                        layout.operands.d.bytes <= kMaxResultBytes && ns <= kLongestWholeLaunchNs;
+  if (!is_small) return absl::ResourceExhaustedError("verify: too large for one launch");
+  return VerifyNeeds{.bytes = layout.in_bytes() + 2 * layout.operands.d.bytes,
+                     .predicted_ns = Nanoseconds(kCheckNs) + ns,
+                     .on_device = &again};
+}
+
+}  // namespace
+
 absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel,
-                                    const Problem& problem) {
+                                    const Problem& problem, const DeviceProfile* profile) {
   VerifyNeeds needs;
   if (rule.mode == VerifyMode::kNone || !problem.has_output()) return needs;
   if (rule.mode == VerifyMode::kDuplicate) {
@@ -104,6 +136,10 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
   if (rule.mode == VerifyMode::kSampled) {
     RETURN_IF_ERROR(verify::CanRecompute(kernel));
     const verify::SamplePlan plan = verify::PlanSample(problem, rule.rate);
+    if (profile != nullptr) {
+      const absl::StatusOr<VerifyNeeds> on_device = NeedsOnDevice(kernel, problem, plan, *profile);
+      if (on_device.ok()) return on_device;
+    }
     needs.bytes = plan.bytes;
     const bool is_simulated = SimulatedKernel(kernel) != nullptr;
     const double multiplication_ns = is_simulated          ? kSimulatedNs

@@ -65,14 +65,18 @@ struct AnswerVerification {
   int wrong_answers = 0;  // Wrong answers that this product had before.
 };
 
-// Whether a product of this kernel can be checked in this mode, and the additional memory and the
-// time on one host thread that the check takes. Errors: Unimplemented.
+// Whether a product of this kernel can be checked in this mode, and what the check takes.
 struct VerifyNeeds {
-  int64_t bytes = 0;
-  int64_t predicted_ns = 0;
+  int64_t bytes = 0;         // Additional memory of the host.
+  int64_t predicted_ns = 0;  // On one thread of the host, or on the device.
+  // Not null: the device that has the tensors computes the sample with this kernel, whose bits are
+  // those of the product's.
+  const Kernel* on_device = nullptr;
 };
+// `profile`: of a GPU whose memory has the product's tensors; null: the check is done on the host.
+// Errors: Unimplemented.
 absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel,
-                                    const Problem& problem);
+                                    const Problem& problem, const DeviceProfile* profile = nullptr);
 
 // A record of the wrong answers that were found: the latest ones in memory, some with their
 // operands, and all in a file as long as it has room.

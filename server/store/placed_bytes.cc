@@ -850,6 +850,14 @@ bool DeviceCopies::Compress(const CompressTask& task, DeviceMemory::CompressDone
   return true;
 }
 
+bool DeviceCopies::Recompute(DeviceMemory::Recomputation& order,
+                             DeviceMemory::RecomputeDone& done) {
+  MutexLock lock(&mutex_);
+  if (is_closed_) return false;
+  memory_.Recompute(std::move(order), std::move(done));
+  return true;
+}
+
 bool DeviceCopies::DropUnused(DeviceCopy& copy) {
   MutexLock lock(&mutex_);
   if (copy.users_ > 0 || copy.is_being_made_) return false;

@@ -319,6 +319,10 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   // Compresses on the device, as DeviceMemory::Compress does; returns false if closed.
   bool Compress(const CompressTask& task, DeviceMemory::CompressDone done)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Recomputes on the device, as DeviceMemory::Recompute does; returns false, and leaves both
+  // arguments unchanged, if closed.
+  bool Recompute(DeviceMemory::Recomputation& order, DeviceMemory::RecomputeDone& done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns false if the copy is in use.
   bool DropUnused(DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -350,6 +350,32 @@ void ProductTensors::BringToHost(absl::AnyInvocable<void(const absl::Status&) &&
   EndBringing(absl::OkStatus());
 }
 
+bool ProductTensors::BeginReading(DeviceCopies& copies, JobPlaces& places) {
+  JobPlaces found;
+  for (const OperandRole role : kMatrixRoles) {
+    Part& part = At(role);
+    if (part.bytes == 0) continue;
+    part.copy = copies.TakeAtOnce(*part.use->bytes);
+    found[role] = {.block = part.copy.block(), .offset = part.offset};
+    if (part.factors_bytes > 0) {
+      found[ScaleOf(role)] = {.block = part.copy.block(), .offset = part.factors_offset};
+    }
+    if (part.copy.block() != 0) continue;
+    ReleaseCopies();
+    return false;
+  }
+  if (takes_d()) {
+    d_copy_ = copies.TakeAtOnce(*BytesOfD());
+    found.d = {.block = d_copy_.block(), .offset = d_offset_};
+    if (d_copy_.block() == 0) {
+      ReleaseCopies();
+      return false;
+    }
+  }
+  places = found;
+  return true;
+}
+
 bool ProductTensors::is_unchanged() const {
   // The job's own write changed the edition twice.
   const auto is_same = [](const TensorBytes& bytes, PlacedBytes::Edition before, bool was_written) {
@@ -547,6 +573,22 @@ void ResidentDevice::Submit(const Job& job, Done done) {
                      [this, bringing = std::move(bringing)](const absl::Status& status) mutable {
                        SubmitBrought(std::move(bringing), status);
                      });
+}
+
+void ResidentDevice::Recompute(const Job& job, DeviceMemory::Recomputation order,
+                               DeviceMemory::RecomputeDone done) {
+  if (copies_ == nullptr) return Device::Recompute(job, std::move(order), std::move(done));
+  ProductTensors* const tensors = job.tensors;
+  if (!tensors->BeginReading(*copies_, order.task.places)) {
+    return std::move(done)(absl::FailedPreconditionError("a tensor is no longer on the device"));
+  }
+  DeviceMemory::RecomputeDone end =
+      [tensors, done = std::move(done)](absl::StatusOr<DeviceMemory::Recomputed> result) mutable {
+        tensors->EndReading();
+        std::move(done)(std::move(result));
+      };
+  if (copies_->Recompute(order, end)) return;
+  std::move(end)(absl::UnavailableError("the server is stopping"));
 }
 
 void ResidentDevice::SubmitJoined(const Job& job, Done done) {

@@ -102,7 +102,12 @@ class ProductTensors final : public FormKeeper, public Recycled<ProductTensors> 
   // object must live until then. Errors: those of PlacedBytes::BringToHost.
   void BringToHost(absl::AnyInvocable<void(const absl::Status&) &&> done)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // After BringToHost: whether only the job has written these tensors since it set out.
+  // After EndJob of a successful job: the places of its tensors on the device, D included, which
+  // stay there until EndReading. Returns false, without any effect, if one is not there.
+  bool BeginReading(DeviceCopies& copies, JobPlaces& places);
+  void EndReading() { ReleaseCopies(); }
+  // After BringToHost or EndReading: whether only the job has written these tensors since it set
+  // out.
   bool is_unchanged() const;
 
   // FormKeeper, for tensors that are only read.
@@ -203,6 +208,8 @@ class ResidentDevice final : public Device {
   }
   int depth() const override { return device_->depth(); }
   DeviceMemory* memory() override { return device_->memory(); }
+  void Recompute(const Job& job, DeviceMemory::Recomputation order,
+                 DeviceMemory::RecomputeDone done) override;
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override { return device_->readiness(); }

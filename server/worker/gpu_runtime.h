@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/element_gather.h"
 #include "kernels/matrix/layout.h"
 #include "kernels/matrix/sparse24.h"
 
@@ -34,9 +35,10 @@ struct GpuDescription {
 };
 
 // Lanes for copies from the host, kernels, and copies to the host; small work may use a single
-// lane.
-enum class Lane : uint8_t { kIn, kCompute, kOut };
-inline constexpr std::array<Lane, 3> kAllLanes = {Lane::kIn, Lane::kCompute, Lane::kOut};
+// lane. Checks of answers have their own: their few blocks go first where a kernel of kCompute
+// leaves a multiprocessor, so that they take the places which its last tiles leave empty.
+enum class Lane : uint8_t { kIn, kCompute, kOut, kCheck };
+inline constexpr std::array kAllLanes = {Lane::kIn, Lane::kCompute, Lane::kOut, Lane::kCheck};
 
 // The number of a moment: any small number. Moments are reused.
 using Moment = uint32_t;
@@ -77,8 +79,10 @@ class GpuRuntime {
   virtual absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
                                  int64_t max_bytes) = 0;
   virtual absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) = 0;
-  // LaunchOnStream (kernels/cuda/device/launch.h) in the lane kCompute.
-  virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
+  // GatherElements (kernels/matrix/element_gather.h) of each, in any order.
+  virtual absl::Status Gather(Lane lane, absl::Span<const ElementGather> gathers) = 0;
+  // LaunchOnStream (kernels/cuda/device/launch.h).
+  virtual absl::Status Launch(Lane lane, const Kernel& kernel, const GemmArgs& args) = 0;
   // CompressViewOnStream (kernels/cuda/device/operands/sparse24.h) in kCompute.
   virtual absl::Status Compress(const CompressView& view, BadGroup* bad) = 0;
   // Marks a moment, reached once all work enqueued in the lane so far is done.

@@ -11,6 +11,7 @@
 #include "kernels/kernel.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
+#include "kernels/verify/sub_product.h"
 
 namespace gemmd {
 namespace {
@@ -62,6 +63,17 @@ int64_t MatrixGranule(const Problem& problem, Axis axis) {
 BlockUses UsesOf(const MemoryRequest& request) {
   if (request.action == MemoryAction::kAllocate) return {};
   return {{.block = request.block, .is_write = request.action != MemoryAction::kRead}};
+}
+
+// D is only read.
+BlockUses UsesOf(const RecomputeTask& task) {
+  JobPlaces places = task.places;
+  const uint64_t d = std::exchange(places.d.block, 0);
+  BlockUses uses = UsesOf(places);
+  const bool is_known =
+      std::any_of(uses.begin(), uses.end(), [d](const BlockUse& use) { return use.block == d; });
+  if (d != 0 && !is_known) uses.push_back({.block = d});
+  return uses;
 }
 
 BlockUses UsesOf(const CompressTask& task) {
@@ -385,6 +397,113 @@ absl::Status CompressRun::FillTimes(Result& result) {
   return absl::OkStatus();
 }
 
+RecomputeRun::RecomputeRun(RunContext& context, const RecomputeRequest& request)
+    : Run(context, request.id, request.slot, UsesOf(request.task)), request_(request) {}
+
+const Kernel& RecomputeRun::kernel() const { return Catalog(DeviceKind::kCuda)[request_.kernel]; }
+
+absl::Status RecomputeRun::CheckNumbers() const {
+  const RecomputeTask& task = request_.task;
+  const auto* const numbers =
+      reinterpret_cast<const int64_t*>(context().staging.matrices().data() + request_.staged_in);
+  for (int64_t i = 0; i < task.rows + task.columns; ++i) {
+    const int64_t extent = i < task.rows ? task.problem.m : task.problem.n;
+    if (numbers[i] >= 0 && numbers[i] < extent) continue;
+    return absl::InvalidArgumentError(
+        GotWant("recompute", Concat("row or column ", numbers[i]), Concat("0 to ", extent - 1)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RecomputeRun::Issue() {
+  RunContext& context = this->context();
+  if (range() == nullptr) {
+    RETURN_IF_ERROR(CheckNumbers());
+    ASSIGN_OR_RETURN(layout_, LayOutRecompute(request_.task));
+    ASSIGN_OR_RETURN(workspace_bytes_, kernel().workspace_bytes(layout_.sub));
+    ASSIGN_OR_RETURN(const bool has_memory, TakeRange(layout_.end + workspace_bytes_));
+    if (!has_memory) return absl::OkStatus();
+  }
+  if (!HasTurn() || !HasRoom(Lane::kCheck)) return absl::OkStatus();
+  Start();
+  RETURN_IF_ERROR(context.blocks.Follow(context.lanes, Lane::kCheck, uses()));
+  ASSIGN_OR_RETURN(begin_, Mark(Lane::kCheck, 0));
+  RETURN_IF_ERROR(IssueGathers());
+  RETURN_IF_ERROR(IssueLaunch());
+  ASSIGN_OR_RETURN(end_, Mark(Lane::kCheck, request_.predicted_ns));
+  context.blocks.SetUsedUntil(end_, uses());
+  LeaveTurns();
+  SetIssued();
+  return absl::OkStatus();
+}
+
+// Gathers the operands and the elements that were found.
+absl::Status RecomputeRun::IssueGathers() {
+  RunContext& context = this->context();
+  const RecomputeTask& task = request_.task;
+  const auto copy_in = [&](int64_t to, int64_t staged, int64_t bytes) {
+    if (bytes == 0) return absl::OkStatus();
+    return context.runtime.CopyIn(Lane::kCheck, range() + to, Staged(staged, bytes));
+  };
+  const int64_t numbers = (task.rows + task.columns) * int64_t{sizeof(int64_t)};
+  RETURN_IF_ERROR(copy_in(0, 0, numbers));
+  // No data of an earlier job may remain.
+  RETURN_IF_ERROR(context.runtime.Clear(Lane::kCheck, range() + layout_.computed(),
+                                        layout_.out_bytes() + workspace_bytes_));
+  RETURN_IF_ERROR(copy_in(layout_.computed(), layout_.mark_offset(), layout_.mark.bytes));
+  const auto* const rows = reinterpret_cast<const int64_t*>(range());
+  const verify::Crossing crossing = {.rows = rows, .columns = rows + task.rows};
+  absl::InlinedVector<ElementGather, 8> gathers;
+  for (const OperandRole role : kOperandRoles) {
+    const ByteRange& operand = layout_.operands[role];
+    const JobPlace& place = task.places[role];
+    if (operand.bytes == 0) continue;
+    if (place.block == 0) {
+      RETURN_IF_ERROR(copy_in(layout_.lists + operand.offset,
+                              layout_.lists + layout_.staged[role].offset, operand.bytes));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const std::byte* const from,
+                     context.blocks.Find(place.block, place.offset, layout_.whole[role].bytes));
+    for (const ElementGather& gather :
+         verify::GathersOf(task.problem, layout_.sub, role, crossing, from,
+                           range() + layout_.lists + operand.offset)) {
+      gathers.push_back(gather);
+    }
+  }
+  if (const JobPlace& d = task.places.d; d.block != 0) {
+    ASSIGN_OR_RETURN(const std::byte* const from,
+                     context.blocks.Find(d.block, d.offset, layout_.whole.d.bytes));
+    gathers.push_back(
+        verify::GatherOfD(task.problem, layout_.sub, crossing, from, range() + layout_.found));
+  }
+  if (gathers.empty()) return absl::OkStatus();
+  return context.runtime.Gather(Lane::kCheck, gathers);
+}
+
+// Launches the kernel, and copies both results out.
+absl::Status RecomputeRun::IssueLaunch() {
+  RunContext& context = this->context();
+  GemmArgs args = ArgsAt(layout_.sub, context.target, layout_.operands, range() + layout_.lists,
+                         {range() + layout_.end, static_cast<size_t>(workspace_bytes_)});
+  args.abort_word = abort_word();
+  RETURN_IF_ERROR(context.runtime.Launch(Lane::kCheck, kernel(), args));
+  const int64_t bytes = layout_.out_bytes();
+  const auto staged = context.staging.matrices().subspan(static_cast<size_t>(request_.staged_out),
+                                                         static_cast<size_t>(bytes));
+  return context.runtime.CopyOut(Lane::kCheck, staged, range() + layout_.computed());
+}
+
+absl::Span<const std::byte> RecomputeRun::Staged(int64_t offset, int64_t bytes) const {
+  return context().staging.matrices().subspan(static_cast<size_t>(request_.staged_in + offset),
+                                              static_cast<size_t>(bytes));
+}
+
+absl::Status RecomputeRun::FillTimes(Result& result) {
+  ASSIGN_OR_RETURN(result.compute_ns, context().lanes.NanosecondsBetween(begin_, end_));
+  return absl::OkStatus();
+}
+
 JobRun::JobRun(RunContext& context, const JobRequest& request)
     : JobRun(context, request, StagedParts(context.staging, request)) {}
 
@@ -556,10 +675,10 @@ absl::Status JobRun::IssueCompute() {
   while (panel_ < count) {
     if (panel_ > 0 && !HasRoom(Lane::kCompute)) return absl::OkStatus();
     if (count == 1) {
-      RETURN_IF_ERROR(context().runtime.Launch(kernel(), args));
+      RETURN_IF_ERROR(context().runtime.Launch(Lane::kCompute, kernel(), args));
     } else {
       const PanelProblem panel = ProblemOfGpuPanel(problem, panels_, panel_);
-      RETURN_IF_ERROR(context().runtime.Launch(kernel(), PanelArgs(args, panel)));
+      RETURN_IF_ERROR(context().runtime.Launch(Lane::kCompute, kernel(), PanelArgs(args, panel)));
     }
     ++panel_;
     if (panel_ < count) RETURN_IF_ERROR(Mark(Lane::kCompute, panel_ns).status());

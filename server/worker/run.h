@@ -176,6 +176,30 @@ class CompressRun final : public Run {
   LanePoint end_;
 };
 
+// A request to compute some elements of a D again.
+class RecomputeRun final : public Run {
+ public:
+  // The request was checked (CheckRecomputeRequest).
+  RecomputeRun(RunContext& context, const RecomputeRequest& request);
+
+ protected:
+  absl::Status Issue() override;
+  absl::Status FillTimes(Result& result) override;
+
+ private:
+  const Kernel& kernel() const;
+  absl::Status CheckNumbers() const;
+  absl::Status IssueGathers();
+  absl::Status IssueLaunch();
+  absl::Span<const std::byte> Staged(int64_t offset, int64_t bytes) const;
+
+  const RecomputeRequest request_;
+  RecomputeLayout layout_;
+  int64_t workspace_bytes_ = 0;
+  LanePoint begin_;
+  LanePoint end_;
+};
+
 // A product on its way through a GPU: operands in, kernels, result out. Small products use only the
 // kernel lane, which avoids synchronization of lanes.
 class JobRun final : public Run {

@@ -152,6 +152,7 @@ absl::Status Worker::Take(const Packet& packet) {
   }
   if (kind == RecordKind::kMemory) return Begin<MemoryRun>(packet, CheckMemoryRequest);
   if (kind == RecordKind::kCompress) return Begin<CompressRun>(packet, CheckCompressRequest);
+  if (kind == RecordKind::kRecompute) return Begin<RecomputeRun>(packet, CheckRecomputeRequest);
   return Begin<JobRun>(packet, CheckJob);
 }
 
@@ -300,7 +301,7 @@ absl::StatusOr<double> KernelRate(const Kernel& kernel, const GpuDescription& gp
       ArgsAt(problem, gpu.target, layout, range.memory,
              absl::MakeSpan(range.memory + layout.end, static_cast<size_t>(workspace_bytes)));
   ASSIGN_OR_RETURN(const double seconds,
-                   ShortestSeconds(runtime, [&] { return runtime.Launch(kernel, args); }));
+                   ShortestSeconds(runtime, [&] { return runtime.Launch(kLane, kernel, args); }));
   return static_cast<double>(Operations(problem)) / seconds;
 }
 

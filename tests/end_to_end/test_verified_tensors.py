@@ -40,7 +40,11 @@ class Resident:
     def request(self, d=None, verify=None, device="cuda:0", a="a"):
         size = self.product.a.shape[1]
         request = gemm_pb2.MultiplyRequest(m=size, n=size, k=size, device=device)
-        request.a.tensor.tensor.name = a
+        if a is None:
+            request.a.type = F16
+            request.a.data = self.product.a[0].astype(np.float16).tobytes()
+        else:
+            request.a.tensor.tensor.name = a
         request.b.tensor.tensor.name = "b"
         request.d.CopyFrom(d or tensors_pb2.OutputSpec())
         if verify is not None:
@@ -84,10 +88,11 @@ def test_tensors_are_checked_like_any_matrix(resident, verify):
     own = resident()
     check_bytes(own.multiply(verify=verify).d, own.product)
     first = own.multiply(d=new_tensor("d"), verify=verify)
-    assert {place.device for place in own.session.describe(by_name("d")).places} == {
-        "host",
-        "cuda:0",
-    }
+    # Samples are computed where the tensors are.
+    assert {place.device for place in own.session.describe(by_name("d")).places} == (
+        {"cuda:0"} if verify is WHOLE else {"host", "cuda:0"}
+    )
+    assert first.verification.device == ("" if verify is CHECKSUM else "cuda:0")
     for answer in (
         first,
         own.multiply(d=over("d"), verify=verify),
@@ -106,6 +111,38 @@ def test_tensors_are_checked_like_any_matrix(resident, verify):
     assert [place.device for place in own.session.describe(by_name("x")).places] == ["cuda:0"]
     answer = own.multiply(a="x", verify=verify)
     assert answer.verification.outcome == PASSED
+
+
+@pytest.mark.parametrize("d", [None, new_tensor("d"), over("kept")])
+def test_the_host_decides_where_a_sample_of_the_device_differs(resident, d):
+    own = resident()
+    own.multiply(d=new_tensor("kept"))
+    own.server.flip(2)  # The sample, after a right product.
+    answer = own.multiply(d=d, verify=WHOLE)
+    assert answer.verification.outcome == PASSED
+    assert answer.verification.elements_checked == 24 * 24
+    assert answer.verification.device == ""
+    assert not own.server.incidents().incidents
+
+
+@pytest.mark.parametrize("d", [None, new_tensor("d")])
+def test_a_sample_has_operands_of_the_message(resident, d):
+    own = resident()
+    answer = own.multiply(a=None, d=d, verify=WHOLE)
+    assert answer.verification.outcome == PASSED
+    assert answer.verification.device == "cuda:0"
+    own.server.flip(1)
+    assert own.refusal(a=None, d=d, verify=WHOLE)[0] == DATA_LOSS
+
+
+def test_the_host_decides_where_the_device_fails(resident):
+    own = resident()
+    (own.server.folder / "part").write_text("Gather 1 error\n")
+    (own.server.folder / "part").rename(own.server.folder / "script")
+    answer = own.multiply(verify=WHOLE)
+    check_bytes(answer.d, own.product)
+    assert (answer.verification.outcome, answer.verification.device) == (PASSED, "")
+    assert not own.server.incidents().incidents
 
 
 @pytest.mark.parametrize("verify", [WHOLE, CHECKSUM, DUPLICATE])

@@ -78,6 +78,30 @@ void TryCompression(const Packet& packet) {
   Demand(last >= 0 && last < bytes->dense, "a compression leaves the tensor");
 }
 
+void TryRecompute(const Packet& packet) {
+  const auto request = ParseRecord<RecomputeRequest>(packet);
+  if (!request.ok() || !CheckRecomputeRequest(*request, kStagingBytes).ok()) return;
+  const RecomputeTask& task = request->task;
+  const auto layout = LayOutRecompute(task);
+  Demand(layout.ok() && Validate(layout->sub).ok(), "rows and columns make no valid problem");
+  Demand(Catalog(DeviceKind::kCuda)[request->kernel].supports(layout->sub).ok(),
+         "the kernel of rows and columns does not support them");
+  CheckWithin(request->staged_in, layout->in_bytes());
+  CheckWithin(request->staged_out, layout->out_bytes());
+  const Wide numbers = (Wide{task.rows} + task.columns) * sizeof(int64_t);
+  Demand(numbers <= layout->lists, "numbers of rows are where the operands are");
+  for (const OperandRole role : kOperandRoles) {
+    const ByteRange& operand = layout->operands[role];
+    Demand(Wide{operand.offset} + operand.bytes <= layout->operands.d.offset,
+           "an operand leaves its place");
+  }
+  Demand(Wide{layout->computed()} + layout->operands.d.bytes <= layout->end, "D leaves its place");
+  const bool is_found = layout->found != 0;
+  Demand(is_found == (task.places.d.block != 0), "another D is read");
+  Demand(!is_found || Wide{layout->found} + layout->operands.d.bytes <= layout->end,
+         "what is found leaves its place");
+}
+
 void TryLaunch(const Packet& packet) {
   const size_t kernels = Catalog(DeviceKind::kCpu).size();
   const auto launch = ParseRecord<LaunchRequest>(packet);
@@ -87,7 +111,7 @@ void TryLaunch(const Packet& packet) {
   for (const OperandRole role : kOperandRoles) {
     CheckWithin(launch->operands[role].offset, launch->operands[role].bytes);
   }
-  for (const SharedRange& range : {launch->a_form, launch->b_form, launch->d}) {
+  for (const ByteRange& range : {launch->a_form, launch->b_form, launch->d}) {
     CheckWithin(range.offset, range.bytes);
   }
 }
@@ -175,6 +199,7 @@ void TryPacket(const Packet& packet) {
   TryJob(packet);
   TryLaunch(packet);
   TryCompression(packet);
+  TryRecompute(packet);
   TryAnswers(packet);
   if (const auto memory = ParseRecord<MemoryRequest>(packet);
       memory.ok() && CheckMemoryRequest(*memory, kStagingBytes).ok()) {
@@ -266,6 +291,13 @@ std::vector<std::string> RecordSeeds() {
     ++large.kernel;
   }
   seeds.push_back(StringOf(large));
+  RecomputeRequest recompute;
+  recompute.kernel = large.kernel;
+  recompute.task = {.problem = problem, .rows = 3, .columns = 5, .places = {}};
+  recompute.task.places.b.block = 2;
+  seeds.push_back(StringOf(recompute));
+  recompute.task.places.d.block = 3;
+  seeds.push_back(StringOf(recompute));
   CompressRequest compression;
   compression.task.dense = TightLayout("x", ElementType::kBf16, Order::kRowMajor, 16, 64).value();
   compression.task.end_line = 16;

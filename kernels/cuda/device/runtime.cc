@@ -61,10 +61,14 @@ DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) cudaFree(data_);
 }
 
-absl::StatusOr<Stream> Stream::Create() {
+absl::StatusOr<Stream> Stream::Create(Order order) {
+  int last = 0;
+  int first = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaDeviceGetStreamPriorityRange(&last, &first), "stream"));
   Stream stream;
-  RETURN_IF_ERROR(
-      CudaStatus(cudaStreamCreateWithFlags(&stream.stream_, cudaStreamNonBlocking), "stream"));
+  RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithPriority(&stream.stream_, cudaStreamNonBlocking,
+                                                          order == Order::kFirst ? first : last),
+                             "stream"));
   return stream;
 }
 

@@ -46,8 +46,11 @@ class DeviceBuffer {
 
 class Stream {
  public:
+  // Whether its kernels run before or after those of other streams that are ready.
+  enum class Order : uint8_t { kFirst, kLast };
+
   // Creates a stream that does not wait for the default stream.
-  static absl::StatusOr<Stream> Create();
+  static absl::StatusOr<Stream> Create(Order order = Order::kLast);
 
   Stream() = default;
   Stream(Stream&& other) noexcept { *this = std::move(other); }

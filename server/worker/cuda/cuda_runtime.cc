@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/operands/copy_parts.h"
+#include "kernels/cuda/device/operands/gather.h"
 #include "kernels/cuda/device/operands/sparse24.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/matrix/status.h"
@@ -101,8 +102,9 @@ class CudaRuntime final : public GpuRuntime {
     }
     RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal), "choice of the GPU"));
     RETURN_IF_ERROR(pool_.Open(ordinal));
-    for (Stream& stream : streams_) {
-      ASSIGN_OR_RETURN(stream, Stream::Create());
+    for (const Lane lane : kAllLanes) {
+      const auto order = lane == Lane::kCheck ? Stream::Order::kFirst : Stream::Order::kLast;
+      ASSIGN_OR_RETURN(streams_[static_cast<size_t>(lane)], Stream::Create(order));
     }
     return Describe(ordinal);
   }
@@ -153,8 +155,11 @@ class CudaRuntime final : public GpuRuntime {
     return CudaStatus(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), Of(lane).get()),
                       "clearing");
   }
-  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
-    return LaunchOnStream(kernel, args, Of(Lane::kCompute).get());
+  absl::Status Gather(Lane lane, absl::Span<const ElementGather> gathers) override {
+    return GatherOnStream(gathers, Of(lane).get());
+  }
+  absl::Status Launch(Lane lane, const Kernel& kernel, const GemmArgs& args) override {
+    return LaunchOnStream(kernel, args, Of(lane).get());
   }
   absl::Status Compress(const CompressView& view, BadGroup* bad) override {
     return CompressViewOnStream(view, bad, Of(Lane::kCompute).get());

@@ -105,6 +105,15 @@ void FakeDeviceMemory::Compress(const CompressTask& task, CompressDone done) {
   Add(std::move(call));
 }
 
+void FakeDeviceMemory::Recompute(Recomputation, RecomputeDone done) {
+  Call call;
+  call.function = "Recompute";
+  call.done = [done = std::move(done)](const absl::Status&) mutable {
+    std::move(done)(absl::UnimplementedError("fake memory has no kernels"));
+  };
+  Add(std::move(call));
+}
+
 absl::StatusOr<BadGroup> FakeDeviceMemory::DoCompress(const CompressTask& task) {
   ASSIGN_OR_RETURN(const CompressBytes bytes, BytesOf(task));
   RETURN_IF_ERROR(Check(task.dense_block, 0, bytes.dense));

@@ -33,6 +33,8 @@ class FakeDeviceMemory final : public DeviceMemory {
   void Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Compress(const CompressTask& task, CompressDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  // Fails with Unimplemented: it has no kernels.
+  void Recompute(Recomputation order, RecomputeDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t generation() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // With true, later calls wait until this is called with false. The bytes of a waiting Allocate

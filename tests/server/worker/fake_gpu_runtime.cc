@@ -139,7 +139,16 @@ absl::Status FakeGpuRuntime::UseForms(const Kernel& kernel, const GemmArgs& args
   return use(args.b_form, mma::Operand::kB, problem.b, args.b);
 }
 
-absl::Status FakeGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
+absl::Status FakeGpuRuntime::Gather(Lane, absl::Span<const ElementGather> gathers) {
+  for (const ElementGather& gather : gathers) {
+    if (!IsMemory(gather.from) || !IsMemory(gather.to)) is_lost_ = true;
+    if (is_lost_) return absl::OkStatus();
+    GatherElements(gather);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpuRuntime::Launch(Lane, const Kernel& kernel, const GemmArgs& args) {
   if (!IsMemory(args.d)) {  // As on a GPU, the error shows later.
     is_lost_ = true;
     return absl::OkStatus();

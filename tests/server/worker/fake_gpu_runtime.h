@@ -31,7 +31,8 @@ class FakeGpuRuntime : public GpuRuntime {
   absl::Status CopyLines(Lane lane, const MemoryLines& lines) override;
   absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
                          int64_t max_bytes) override;
-  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
+  absl::Status Gather(Lane lane, absl::Span<const ElementGather> gathers) override;
+  absl::Status Launch(Lane lane, const Kernel& kernel, const GemmArgs& args) override;
   absl::Status Compress(const CompressView& view, BadGroup* bad) override;
   absl::Status Mark(Lane lane, Moment moment) override;
   absl::Status Follow(Lane lane, Moment moment) override;

@@ -53,7 +53,7 @@ class Script {
     if (action == "illegal_address") {
       GemmArgs args_to_nowhere = *call.args;
       args_to_nowhere.d = Nowhere();
-      return inner_.Launch(*call.kernel, args_to_nowhere);
+      return inner_.Launch(call.lane, *call.kernel, args_to_nowhere);
     }
     if (action == "flip") {
       RETURN_IF_ERROR(pass_on());
@@ -120,7 +120,7 @@ class RandomOrder {
     } else if (call.function == "Follow") {
       steps.push_back([&state, times = state.marked] { return state.reached >= times; });
     } else if (call.function.substr(0, 4) == "Copy" || call.function == "Clear" ||
-               call.function == "Compress") {
+               call.function == "Compress" || call.function == "Gather") {
       steps.push_back([pass_on] {
         pass_on().IgnoreError();
         return true;
@@ -142,7 +142,7 @@ class RandomOrder {
   // The arguments point to a problem that is gone when the step is done.
   Step LaunchOf(const GpuCall& call) {
     return [this, problem = std::make_shared<Problem>(call.args->problem), args = *call.args,
-            kernel = call.kernel] {
+            kernel = call.kernel, lane = call.lane] {
       const GemmArgs kept = {.problem = *problem,
                              .target = args.target,
                              .a = args.a,
@@ -155,7 +155,7 @@ class RandomOrder {
                              .workspace = args.workspace,
                              .a_factors = args.a_factors,
                              .b_factors = args.b_factors};
-      inner_.Launch(*kernel, kept).IgnoreError();
+      inner_.Launch(lane, *kernel, kept).IgnoreError();
       return true;
     };
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/matrix/status.h"
 #include "server/worker/gpu_runtime.h"
@@ -70,9 +71,15 @@ class HookedRuntime final : public GpuRuntime {
     return hook_({.function = "Clear", .lane = lane},
                  [=, this] { return inner_.Clear(lane, memory, bytes); });
   }
-  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
-    return hook_({.function = "Launch", .kernel = &kernel, .args = &args},
-                 [&] { return inner_.Launch(kernel, args); });
+  absl::Status Gather(Lane lane, absl::Span<const ElementGather> gathers) override {
+    return hook_({.function = "Gather", .lane = lane},
+                 [=, this, all = std::vector<ElementGather>(gathers.begin(), gathers.end())] {
+                   return inner_.Gather(lane, all);
+                 });
+  }
+  absl::Status Launch(Lane lane, const Kernel& kernel, const GemmArgs& args) override {
+    return hook_({.function = "Launch", .lane = lane, .kernel = &kernel, .args = &args},
+                 [&] { return inner_.Launch(lane, kernel, args); });
   }
   absl::Status Compress(const CompressView& view, BadGroup* bad) override;
   absl::Status Mark(Lane lane, Moment moment) override {

@@ -264,7 +264,7 @@ class CountingRuntime final : public FakeGpuRuntime {
     return absl::OkStatus();
   }
   absl::Status Clear(Lane, std::byte*, int64_t) override { return absl::OkStatus(); }
-  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
+  absl::Status Launch(Lane, const Kernel& kernel, const GemmArgs& args) override {
     if (kernel.instruction->is_sparse()) return absl::FailedPreconditionError("no code");
     ++launches;
     last_operations = static_cast<double>(Operations(args.problem));
