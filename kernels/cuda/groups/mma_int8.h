@@ -3,7 +3,7 @@
 // mma with s8 and u8.
 #pragma once
 
-#include "kernels/cuda/tiles.h"
+#include "kernels/cuda/groups/few_rows.h"
 
 namespace gemmd {
 
@@ -11,7 +11,7 @@ template <>
 struct GroupTiles<CudaGroup::kMmaInt8> {
   static constexpr RowShapes Of(const mma::Instruction& instruction) {
     if (!IsDeepestOnHopper(instruction)) return {};
-    return instruction.saturates ? RowShapes(kSaturatingTiles) : RowShapes(kDenseTiles);
+    return instruction.saturates ? RowShapes(kSaturatingTiles) : RowShapes(kDenseAndFewRowTiles);
   }
 };
 
