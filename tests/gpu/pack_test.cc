@@ -23,8 +23,8 @@ std::vector<std::byte> OnGpu(const PackCase& test, const Pack& pack) {
 
 std::vector<std::byte> PackOnGpu(const PackCase& test) {
   return OnGpu(test, [&](const std::byte* source, std::byte* workspace, CUstream_st* stream) {
-    return PackOperand(test.row, test.operand, test.problem, test.operand_plan(), source, workspace,
-                       stream);
+    const PackedOperand one = {test.operand, test.operand_plan(), source, workspace};
+    return PackOperands(test.row, test.problem, absl::MakeConstSpan(&one, 1), stream);
   });
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/cuda/device/epilogue/epilogue_alone.h"
 #include "kernels/cuda/device/epilogue/exact_sums.h"
 #include "kernels/cuda/device/functions.h"
@@ -417,25 +418,30 @@ absl::Status ClearForSplit(const GemmArgs& args, const CudaPlan& plan, const Pla
   return Clear(places.b, b_end, stream);
 }
 
-// Derives data from A or B, unless an earlier launch did.
-absl::Status PrepareOperand(const PreparedLaunch& prepared, mma::Operand operand,
-                            const GemmArgs& args, const Places& places, CUstream_st* stream) {
-  const bool is_a = operand == mma::Operand::kA;
+// Derives data from A and B, unless an earlier launch did.
+absl::Status PrepareOperands(const PreparedLaunch& prepared, const GemmArgs& args,
+                             const Places& places, CUstream_st* stream) {
   const CudaRow& row = prepared.row();
-  const OperandPlan& plan = is_a ? prepared.plan.a : prepared.plan.b;
-  const std::byte* const source = is_a ? args.a : args.b;
-  std::byte* const made = is_a ? places.a : places.b;
-  if (is_a ? args.a_form.is_made : args.b_form.is_made) return absl::OkStatus();
+  const CudaPlan& plan = prepared.plan;
+  absl::InlinedVector<PackedOperand, 2> used;
+  if (!args.a_form.is_made) used.push_back({mma::Operand::kA, plan.a, args.a, places.a});
+  if (!args.b_form.is_made) used.push_back({mma::Operand::kB, plan.b, args.b, places.b});
   if (row.splits_f32) {
-    std::byte* const ranges = is_a ? made + prepared.plan.split.a_ranges_offset : made;
-    return SplitOperand(row, operand, args.problem, plan, source, made,
-                        reinterpret_cast<MagnitudeRange*>(ranges), stream);
+    for (const PackedOperand& one : used) {
+      const bool is_a = one.operand == mma::Operand::kA;
+      std::byte* const ranges = is_a ? one.made + plan.split.a_ranges_offset : one.made;
+      RETURN_IF_ERROR(SplitOperand(row, one.operand, args.problem, one.plan, one.source, one.made,
+                                   reinterpret_cast<MagnitudeRange*>(ranges), stream));
+    }
+    return absl::OkStatus();
   }
-  if (plan.is_packed) {
-    RETURN_IF_ERROR(PackOperand(row, operand, args.problem, plan, source, made, stream));
+  absl::InlinedVector<PackedOperand, 2> packed;
+  for (const PackedOperand& one : used) {
+    if (one.plan.is_packed) packed.push_back(one);
   }
-  if (!is_a || !row.instruction.is_sparse()) return absl::OkStatus();
-  return RepackMetadata(row, args.problem, prepared.plan, source, made, stream);
+  RETURN_IF_ERROR(PackOperands(row, args.problem, packed, stream));
+  if (args.a_form.is_made || !row.instruction.is_sparse()) return absl::OkStatus();
+  return RepackMetadata(row, args.problem, plan, args.a, places.a, stream);
 }
 
 // Launches the kernel, once for as many matrices as fit a grid; changes `parameters` for each
@@ -556,9 +562,7 @@ absl::Status LaunchPrepared(std::string_view name, const PreparedLaunch& prepare
     SetAddresses(row, plan, args, places, parameters);
     RETURN_IF_ERROR(MoveMaps(prepared, args, places, parameters));
     if (row.splits_f32) RETURN_IF_ERROR(ClearForSplit(args, plan, places, stream));
-    for (const mma::Operand operand : {mma::Operand::kA, mma::Operand::kB}) {
-      RETURN_IF_ERROR(PrepareOperand(prepared, operand, args, places, stream));
-    }
+    RETURN_IF_ERROR(PrepareOperands(prepared, args, places, stream));
     if (plan.factors.is_used()) {
       RETURN_IF_ERROR(LayOutFactors(args.problem, plan.factors, args.a_factors, args.b_factors,
                                     places.factors, stream));

@@ -22,7 +22,7 @@ struct OperandPacking {
   bool lies_along = false;  // Source lines run along the target's lines.
 };
 
-// The arguments are those of PackOperand and RepackMetadata (kernels/cuda/device/operands).
+// The arguments are those of PackOperands and RepackMetadata (kernels/cuda/device/operands).
 // Errors: none for a valid problem.
 absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operand,
                                          const Problem& problem, const OperandPlan& plan,

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
+#include <type_traits>
+
 #include "kernels/cuda/device/epilogue/epilogue.cuh"
 #include "kernels/cuda/device/epilogue/epilogue_alone.h"
 #include "kernels/cuda/device/grid.h"
@@ -30,6 +33,60 @@ Tiling TilingOf(const Problem& problem) {
   return tiling;
 }
 
+// Stores the accumulator of one element, if StoreDirectly does the whole epilogue.
+template <typename Accumulator>
+__device__ __forceinline__ void StoreOne(const EpilogueParameters& parameters, std::byte* target,
+                                         Accumulator x) {
+  if constexpr (std::is_same_v<Accumulator, int32_t>) {
+    *reinterpret_cast<int32_t*>(target) = x;
+  } else if constexpr (std::is_same_v<Accumulator, double>) {
+    *reinterpret_cast<uint64_t*>(target) =
+        parameters.is_plain ? std::bit_cast<uint64_t>(x) : BitsWithOneNan(x * parameters.alpha);
+  } else {
+    x *= parameters.alpha_f32;  // 1 changes nothing.
+    if (parameters.d.type == ElementType::kF32) {
+      *reinterpret_cast<uint32_t*>(target) = BitsWithOneNan(x);
+    } else {
+      *reinterpret_cast<uint16_t*>(target) =
+          static_cast<uint16_t>(NarrowPairTo(parameters.d.type, x, 0));
+    }
+  }
+}
+
+// The tile of a row-major D. Neighbouring threads have neighbouring elements, whatever the
+// alignment of D, and each thread reads all of its elements before it stores the first.
+template <typename Accumulator>
+__device__ __forceinline__ void StoreTile(const EpilogueParameters& parameters,
+                                          const StagedTile<Accumulator>& tile) {
+  constexpr int kParts = kTileLength / kBlockThreads;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int64_t columns = parameters.n - tile.first_column - thread;
+  const int64_t rows = parameters.m - tile.first_row;
+  Accumulator sums[kTileLines][kParts];
+#pragma unroll
+  for (int row = 0; row < kTileLines; ++row) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (row >= rows || part * kBlockThreads >= columns) continue;
+      sums[row][part] = tile.data[row * tile.stride + part * kBlockThreads + thread];
+    }
+  }
+  const int element_bytes = BitsOf(parameters.d.type) / 8;
+  std::byte* const first = parameters.d.data + tile.batch_index * parameters.d.batch_stride_bytes +
+                           tile.first_row * parameters.d.line_stride_bytes +
+                           (tile.first_column + thread) * element_bytes;
+#pragma unroll
+  for (int row = 0; row < kTileLines; ++row) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (row >= rows || part * kBlockThreads >= columns) continue;
+      StoreOne(parameters,
+               first + row * parameters.d.line_stride_bytes + part * kBlockThreads * element_bytes,
+               sums[row][part]);
+    }
+  }
+}
+
 // Without the 1, ptxas was seen to spill registers to fit more blocks.
 template <typename Accumulator>
 __global__ void __launch_bounds__(kBlockThreads, 1)
@@ -50,6 +107,11 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
                         sums.data + staged.batch_index * sums.batch_stride_bytes +
                         staged.first_row * sums.line_stride_bytes) +
                     staged.first_column;
+    }
+    const bool is_row_major = parameters.d.order == Order::kRowMajor;
+    if (parameters.stores_directly && is_row_major && sums.data != nullptr) {
+      StoreTile(parameters, staged);
+      continue;
     }
     ApplyEpilogueToPart<DeviceEncoder>(parameters, staged, static_cast<int>(threadIdx.x),
                                        kBlockThreads);

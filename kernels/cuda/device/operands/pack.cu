@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "absl/container/inlined_vector.h"
 #include "kernels/cuda/device/grid.h"
 #include "kernels/cuda/device/operands/pack.h"
 #include "kernels/cuda/operands/pack_jobs.h"
@@ -30,10 +34,22 @@ Pieces PiecesOf(const PackJob& job) {
   return pieces;
 }
 
+// What the blocks of one launch pack: the operand of blockIdx.y.
+template <typename Work>
+struct Packing {
+  PackJob job;
+  Work work;
+  int shift = 0;
+};
+template <typename Work>
+using Packings = std::array<Packing<Work>, 2>;
+
 template <int kBits, int kContainer>
 __global__ void __launch_bounds__(kBlockThreads)
-    CopyKernel(const __grid_constant__ PackJob job, const __grid_constant__ Pieces pieces,
-               int shift) {
+    CopyKernel(const __grid_constant__ Packings<Pieces> packings) {
+  const Packing<Pieces>& packing = packings.data()[blockIdx.y];
+  const PackJob& job = packing.job;
+  const Pieces& pieces = packing.work;
   const int in_line = static_cast<int>(threadIdx.x) % pieces.chunks;
   const int first_line = static_cast<int>(threadIdx.x) / pieces.chunks;
   for (int64_t piece = blockIdx.x; piece < pieces.pieces; piece += gridDim.x) {
@@ -47,9 +63,9 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn, line += kBlockThreads / pieces.chunks) {
       if (line >= job.lines) break;
-      StoreChunk(
-          target + line * job.target_line_stride,
-          AlongChunk<kBits, kContainer>(job, source + line * job.source_line_stride, chunk, shift));
+      StoreChunk(target + line * job.target_line_stride,
+                 AlongChunk<kBits, kContainer>(job, source + line * job.source_line_stride, chunk,
+                                               packing.shift));
     }
   }
 }
@@ -70,9 +86,11 @@ Tiles TilesOf(const PackJob& job, int tile) {
 
 template <int kBits, int kContainer>
 __global__ void __launch_bounds__(kBlockThreads)
-    TransposeKernel(const __grid_constant__ PackJob job, const __grid_constant__ Tiles tiles,
-                    int shift) {
+    TransposeKernel(const __grid_constant__ Packings<Tiles> packings) {
   using Form = PackForm<kBits, kContainer>;
+  const Packing<Tiles>& packing = packings.data()[blockIdx.y];
+  const PackJob& job = packing.job;
+  const Tiles& tiles = packing.work;
   __shared__ alignas(16) typename Form::Word staged[Form::kTile * Form::kStride];
   const int thread = static_cast<int>(threadIdx.x);
   for (int64_t index = blockIdx.x; index < tiles.tiles; index += gridDim.x) {
@@ -80,33 +98,64 @@ __global__ void __launch_bounds__(kBlockThreads)
     const PackTile tile = {.matrix = index / tiles.tiles_of_matrix,
                            .line = in_matrix / tiles.tiles_of_line * Form::kTile,
                            .element = in_matrix % tiles.tiles_of_line * Form::kTile};
-    StageTile<kBits, kContainer>(job, tile, shift, thread, kBlockThreads, staged);
+    StageTile<kBits, kContainer>(job, tile, packing.shift, thread, kBlockThreads, staged);
     __syncthreads();
     StoreTile<kBits, kContainer>(job, tile, thread, kBlockThreads, staged);
     __syncthreads();
   }
 }
 
-}  // namespace
+bool ArePackedAlike(const OperandPacking& x, const OperandPacking& y) {
+  return x.bits == y.bits && x.container == y.container && x.lies_along == y.lies_along;
+}
 
-absl::Status PackOperand(const CudaRow& row, mma::Operand operand, const Problem& problem,
-                         const OperandPlan& plan, const std::byte* source, std::byte* made,
-                         CUstream_st* stream) {
-  ASSIGN_OR_RETURN(const OperandPacking packing,
-                   PackingOf(row, operand, problem, plan, source, made));
-  const PackJob& job = packing.job;
-  WithPackForm(packing.bits, packing.container, [&]<int kBits, int kContainer>() {
-    if (packing.lies_along) {
-      const Pieces pieces = PiecesOf(job);
+dim3 GridOf(int64_t most, size_t operands) {
+  return {BlocksFor(most), static_cast<unsigned>(operands)};
+}
+
+// One launch for operands that are packed alike.
+absl::Status Pack(absl::Span<const OperandPacking> operands, CUstream_st* stream) {
+  const OperandPacking& first = operands.front();
+  int64_t most = 0;  // Pieces or tiles of the larger operand.
+  WithPackForm(first.bits, first.container, [&]<int kBits, int kContainer>() {
+    if (first.lies_along) {
+      Packings<Pieces> packings;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        packings[i] = {operands[i].job, PiecesOf(operands[i].job), operands[i].shift};
+        most = std::max(most, packings[i].work.pieces);
+      }
       CopyKernel<kBits, kContainer>
-          <<<BlocksFor(pieces.pieces), kBlockThreads, 0, stream>>>(job, pieces, packing.shift);
+          <<<GridOf(most, operands.size()), kBlockThreads, 0, stream>>>(packings);
     } else {
-      const Tiles tiles = TilesOf(job, PackForm<kBits, kContainer>::kTile);
+      Packings<Tiles> packings;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        const Tiles tiles = TilesOf(operands[i].job, PackForm<kBits, kContainer>::kTile);
+        packings[i] = {operands[i].job, tiles, operands[i].shift};
+        most = std::max(most, tiles.tiles);
+      }
       TransposeKernel<kBits, kContainer>
-          <<<BlocksFor(tiles.tiles), kBlockThreads, 0, stream>>>(job, tiles, packing.shift);
+          <<<GridOf(most, operands.size()), kBlockThreads, 0, stream>>>(packings);
     }
   });
   return LaunchStatus("pack");
+}
+
+}  // namespace
+
+absl::Status PackOperands(const CudaRow& row, const Problem& problem,
+                          absl::Span<const PackedOperand> operands, CUstream_st* stream) {
+  absl::InlinedVector<OperandPacking, 2> packings;
+  for (const PackedOperand& one : operands) {
+    ASSIGN_OR_RETURN(packings.emplace_back(),
+                     PackingOf(row, one.operand, problem, one.plan, one.source, one.made));
+  }
+  if (packings.size() == 2 && ArePackedAlike(packings[0], packings[1])) {
+    return Pack(packings, stream);
+  }
+  for (const OperandPacking& one : packings) {
+    RETURN_IF_ERROR(Pack(absl::MakeConstSpan(&one, 1), stream));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gemmd
