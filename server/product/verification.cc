@@ -89,9 +89,12 @@ absl::StatusOr<VerifyRule> ParseVerifyRule(std::string_view field, std::string_v
 namespace {
 
 // A sample on a device takes at most this much memory there, besides the kernel's, and this much
-// memory of the host for its results. It takes one launch, which is not divided.
+// memory of the host for its results. It takes one launch, which nobody divides or schedules, and
+// which is either short or takes little beside the product: an eighth at most.
 constexpr int64_t kMaxDeviceBytes = int64_t{256} << 20;
 constexpr int64_t kMaxResultBytes = int64_t{1} << 20;
+constexpr int64_t kShortSampleNs = 100'000;
+constexpr int64_t kMaxShareOfProduct = 8;
 
 // A sample of these numbers of rows and columns on the device. Errors: any, if it is to be computed
 // on the host.
@@ -105,9 +108,12 @@ absl::StatusOr<VerifyNeeds> NeedsOnDevice(const Kernel& kernel, const Problem& p
   RETURN_IF_ERROR(again.supports(layout.sub));
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, again.workspace_bytes(layout.sub));
   const int64_t ns = Predict(again, layout.sub, profile).kernel_ns;
+  const int64_t product_ns = Predict(kernel, problem, profile).kernel_ns;
+  const int64_t max_ns =
+      std::clamp(product_ns / kMaxShareOfProduct, kShortSampleNs, kLongestWholeLaunchNs);
   const bool is_small = layout.end <= kMaxDeviceBytes && workspace_bytes <= kMaxDeviceBytes &&
-                        layout.operands.d.bytes <= kMaxResultBytes && ns <= kLongestWholeLaunchNs;
-  if (!is_small) return absl::ResourceExhaustedError("verify: too large for one launch");
+                        layout.operands.d.bytes <= kMaxResultBytes && ns <= max_ns;
+  if (!is_small) return absl::ResourceExhaustedError("verify: too large for the device");
   return VerifyNeeds{.bytes = layout.in_bytes() + 2 * layout.operands.d.bytes,
                      .predicted_ns = Nanoseconds(kCheckNs) + ns,
                      .on_device = &again};

@@ -604,5 +604,34 @@ TEST_F(ProductRunnerTest, LowPriorityWaits) {
   EXPECT_EQ(last_.problem.k, 16);
 }
 
+// A GPU computes samples that take it little time beside their products; the host computes others.
+TEST(VerifyNeedsTest, SamplesOfDevicesAreSmall) {
+  DeviceProfile profile{
+      .target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 132},
+      .rates = {},
+      .memory_bytes_per_second = 3e12};
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    profile.rates.push_back({std::string(kernel.engine), 3e14});
+  }
+  const auto needs = [&](int64_t extent, const VerifyRule& rule, bool is_on_device = true) {
+    Problem problem = Request(extent, extent, extent)->job.problem;
+    problem.a.type = problem.b.type = ElementType::kF16;
+    const Kernel* const kernel = FindBest(Catalog(DeviceKind::kCuda), problem, {}, profile);
+    return NeedsOf(rule, *kernel, problem, is_on_device ? &profile : nullptr).value();
+  };
+  const auto sampled = [](double rate) {
+    return VerifyRule{.mode = VerifyMode::kSampled, .rate = rate};
+  };
+  const VerifyNeeds usual = needs(4096, sampled(verify::kDefaultRate));
+  ASSERT_NE(usual.on_device, nullptr);
+  EXPECT_EQ(usual.on_device->instruction->a, ElementType::kF16);
+  EXPECT_LT(usual.bytes, 1 << 20);
+  EXPECT_LT(usual.predicted_ns, needs(4096, sampled(verify::kDefaultRate), false).predicted_ns);
+  EXPECT_EQ(needs(4096, sampled(verify::kDefaultRate), false).on_device, nullptr);
+  EXPECT_EQ(needs(4096, sampled(1)).on_device, nullptr);
+  EXPECT_EQ(needs(4096, {.mode = VerifyMode::kChecksum}).on_device, nullptr);
+  EXPECT_NE(needs(24, sampled(1)).on_device, nullptr);
+}
+
 }  // namespace
 }  // namespace gemmd
