@@ -121,7 +121,7 @@ absl::StatusOr<SmallProduct> Gather(const CheckedProduct& product, int64_t batch
                      : factors_of(whole.blocks_of_b(), whole.n, product.b_factors);
   whole.batch = 1;
   SmallProduct small;
-  ASSIGN_OR_RETURN(small.problem, ProblemOfSub(whole, static_cast<int64_t>(rows.size()),
+  ASSIGN_OR_RETURN(small.problem, SubProblemOf(whole, static_cast<int64_t>(rows.size()),
                                                static_cast<int64_t>(columns.size())));
   for (const OperandRole role : kOperandRoles) {
     ASSIGN_OR_RETURN(const int64_t bytes, OperandBytes(small.problem, role));

@@ -79,7 +79,7 @@ ElementGather OfBlocks(const BlockScale& whole, const BlockScale& sub, int64_t w
 
 }  // namespace
 
-absl::StatusOr<Problem> ProblemOfSub(const Problem& whole, int64_t rows, int64_t columns) {
+absl::StatusOr<Problem> SubProblemOf(const Problem& whole, int64_t rows, int64_t columns) {
   Problem sub = whole;
   sub.m = rows;
   sub.n = columns;

@@ -22,7 +22,7 @@ using Indices = absl::Span<const int64_t>;
 
 // Its problem: A, C and D are row major and B column major, without gaps.
 // Errors: InvalidArgument beyond 2^63 bytes.
-absl::StatusOr<Problem> ProblemOfSub(const Problem& whole, int64_t rows, int64_t columns);
+absl::StatusOr<Problem> SubProblemOf(const Problem& whole, int64_t rows, int64_t columns);
 
 // Rows and columns, in memory of whatever gathers.
 struct Crossing {

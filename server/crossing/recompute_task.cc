@@ -17,7 +17,7 @@ absl::StatusOr<RecomputeLayout> LayOutRecompute(const RecomputeTask& task) {
                 Concat("some of ", whole.m, " and ", whole.n, " in 1 matrix or more")));
   }
   RecomputeLayout layout;
-  ASSIGN_OR_RETURN(layout.sub, verify::ProblemOfSub(whole, task.rows, task.columns));
+  ASSIGN_OR_RETURN(layout.sub, verify::SubProblemOf(whole, task.rows, task.columns));
   ASSIGN_OR_RETURN(layout.whole, LayOutJob(whole, task.places));
   ASSIGN_OR_RETURN(layout.operands, LayOutJob(layout.sub));
   JobPlaces places = task.places;

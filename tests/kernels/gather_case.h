@@ -18,7 +18,7 @@ namespace gemmd {
 class GatherCase {
  public:
   GatherCase(ElementType type, RandomSource& random) : type_(type) {
-    const auto any = [&random](int64_t least, int64_t most) { return random.Between(least, most); };
+    const auto any = [&random](int64_t min, int64_t max) { return random.Between(min, max); };
     const int64_t lines = any(1, 12);
     const int64_t elements = any(1, 40);
     const int64_t gap = any(0, 3);

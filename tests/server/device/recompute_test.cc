@@ -129,7 +129,7 @@ class OrderMaker {
     made.columns = SomeOf(problem.n, random_);
     const auto rows = static_cast<int64_t>(made.rows.size());
     const auto columns = static_cast<int64_t>(made.columns.size());
-    made.sub = verify::ProblemOfSub(problem, rows, columns).value();
+    made.sub = verify::SubProblemOf(problem, rows, columns).value();
     made.order.task = {.problem = problem, .rows = rows, .columns = columns, .places = {}};
     for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
       if (made.order.kernel != nullptr) break;

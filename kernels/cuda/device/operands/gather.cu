@@ -28,14 +28,14 @@ absl::Status GatherOnStream(absl::Span<const ElementGather> gathers, CUstream_st
     return absl::InvalidArgumentError(
         GotWant("gathers", Concat(gathers.size()), Concat("at most ", kMaxGathers)));
   }
-  int64_t most_units = 0;
+  int64_t max_units = 0;
   GatherList list;
   for (size_t i = 0; i < gathers.size(); ++i) {
     list[i] = gathers[i];
-    most_units = std::max(most_units, gathers[i].units());
+    max_units = std::max(max_units, gathers[i].units());
   }
-  if (most_units == 0) return absl::OkStatus();
-  const dim3 grid(BlocksOfThreads(most_units), static_cast<unsigned>(gathers.size()));
+  if (max_units == 0) return absl::OkStatus();
+  const dim3 grid(BlocksOfThreads(max_units), static_cast<unsigned>(gathers.size()));
   GatherKernel<<<grid, kBlockThreads, 0, stream>>>(list);
   return LaunchStatus("gather");
 }

@@ -109,32 +109,32 @@ bool ArePackedAlike(const OperandPacking& x, const OperandPacking& y) {
   return x.bits == y.bits && x.container == y.container && x.lies_along == y.lies_along;
 }
 
-dim3 GridOf(int64_t most, size_t operands) {
-  return {BlocksFor(most), static_cast<unsigned>(operands)};
+dim3 GridOf(int64_t work, size_t operands) {
+  return {BlocksFor(work), static_cast<unsigned>(operands)};
 }
 
 // One launch for operands that are packed alike.
 absl::Status Pack(absl::Span<const OperandPacking> operands, CUstream_st* stream) {
   const OperandPacking& first = operands.front();
-  int64_t most = 0;  // Pieces or tiles of the larger operand.
+  int64_t max_work = 0;  // Pieces or tiles of the larger operand.
   WithPackForm(first.bits, first.container, [&]<int kBits, int kContainer>() {
     if (first.lies_along) {
       Packings<Pieces> packings;
       for (size_t i = 0; i < operands.size(); ++i) {
         packings[i] = {operands[i].job, PiecesOf(operands[i].job), operands[i].shift};
-        most = std::max(most, packings[i].work.pieces);
+        max_work = std::max(max_work, packings[i].work.pieces);
       }
       CopyKernel<kBits, kContainer>
-          <<<GridOf(most, operands.size()), kBlockThreads, 0, stream>>>(packings);
+          <<<GridOf(max_work, operands.size()), kBlockThreads, 0, stream>>>(packings);
     } else {
       Packings<Tiles> packings;
       for (size_t i = 0; i < operands.size(); ++i) {
         const Tiles tiles = TilesOf(operands[i].job, PackForm<kBits, kContainer>::kTile);
         packings[i] = {operands[i].job, tiles, operands[i].shift};
-        most = std::max(most, tiles.tiles);
+        max_work = std::max(max_work, tiles.tiles);
       }
       TransposeKernel<kBits, kContainer>
-          <<<GridOf(most, operands.size()), kBlockThreads, 0, stream>>>(packings);
+          <<<GridOf(max_work, operands.size()), kBlockThreads, 0, stream>>>(packings);
     }
   });
   return LaunchStatus("pack");
