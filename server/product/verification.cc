@@ -93,7 +93,7 @@ namespace {
 // which is either short or takes little beside the product: an eighth at most.
 constexpr int64_t kMaxDeviceBytes = int64_t{256} << 20;
 constexpr int64_t kMaxResultBytes = int64_t{1} << 20;
-constexpr int64_t kShortSampleNs = 100'000;
+constexpr int64_t kShortSampleNs = 1'000'000;
 constexpr int64_t kMaxShareOfProduct = 8;
 
 // A sample of these numbers of rows and columns on the device. Errors: any, if it is to be computed
