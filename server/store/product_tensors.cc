@@ -253,15 +253,10 @@ bool ProductTensors::TakeAtOnce(DeviceCopies* place, Job& job) {
   NoteEditions();
   for (const OperandRole role : kMatrixRoles) {
     if (!IsReadAlone(At(role), job[role])) continue;
-    if (TakePartAtOnce(place, role, job)) continue;
-    GiveBackTaken();
-    return false;
+    if (!TakePartAtOnce(place, role, job)) return false;
   }
   if (written() == nullptr) return true;
-  if (!TakeDAtOnce(place)) {
-    GiveBackTaken();
-    return false;
-  }
+  if (!TakeDAtOnce(place)) return false;
   if (place != nullptr) PointToD(job);
   return true;
 }
@@ -501,9 +496,7 @@ bool BroughtJobs::TakeAtOnce(const Job& job) {
     are_there = member.tensors == nullptr || member.tensors->TakeAtOnce(place_, member);
     if (!are_there) break;
   }
-  if (!are_there) {
-    members_.pop_back();
-  } else {
+  if (are_there) {
     std::vector<const Job*> members;
     for (const Job& member : members_) members.push_back(&member);
     joined_ = JoinedJob::Of(job, std::move(members));
@@ -563,7 +556,12 @@ ResidentDevice::~ResidentDevice() {
 void ResidentDevice::Submit(const Job& job, Done done) {
   if (!job.members.empty()) return SubmitJoined(job, std::move(done));
   if (job.tensors == nullptr) return device_->Submit(job, std::move(done));
-  auto bringing = std::make_unique<Bringing>(Bringing{job, std::move(done), clock_.NowNs()});
+  Job there = job;
+  if (there.tensors->TakeAtOnce(copies_.get(), there)) {
+    there.tensors->BeginTaken();
+    return SubmitThere(there, /*bring_ns=*/0, std::move(done));
+  }
+  auto bringing = std::make_unique<Bringing>(Bringing{there, std::move(done), clock_.NowNs()});
   {
     MutexLock lock(&mutex_);
     on_their_way_.emplace(job.id, false);
@@ -646,16 +644,7 @@ void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const abs
     bringing->job.tensors->EndJob(refused).IgnoreError();
     return std::move(bringing->done)(std::move(outcome));
   }
-  const int64_t bring_ns = clock_.NowNs() - bringing->began_ns;
-  DeviceCopies* const copies = copies_.get();
-  if (copies != nullptr) bringing->job.tensors->TakeFormsOn(*copies, bringing->job);
-  device_->Submit(bringing->job, [bring_ns, copies, tensors = bringing->job.tensors,
-                                  done = std::move(bringing->done)](JobOutcome outcome) mutable {
-    outcome.copy_in_ns += bring_ns;
-    if (copies != nullptr) tensors->EndFormsOn(*copies, outcome.made_forms);
-    outcome.status = tensors->EndJob(outcome.status);
-    std::move(done)(std::move(outcome));
-  });
+  SubmitThere(bringing->job, clock_.NowNs() - bringing->began_ns, std::move(bringing->done));
   bool is_aborted = false;
   {
     MutexLock lock(&mutex_);
@@ -665,6 +654,18 @@ void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const abs
   if (is_aborted) device_->Abort(id);
   MutexLock lock(&mutex_);
   on_their_way_.erase(id);
+}
+
+void ResidentDevice::SubmitThere(Job& job, int64_t bring_ns, Done done) {
+  DeviceCopies* const copies = copies_.get();
+  if (copies != nullptr) job.tensors->TakeFormsOn(*copies, job);
+  device_->Submit(job, [bring_ns, copies, tensors = job.tensors,
+                        done = std::move(done)](JobOutcome outcome) mutable {
+    outcome.copy_in_ns += bring_ns;
+    if (copies != nullptr) tensors->EndFormsOn(*copies, outcome.made_forms);
+    outcome.status = tensors->EndJob(outcome.status);
+    std::move(done)(std::move(outcome));
+  });
 }
 
 void ResidentDevice::Abort(JobId id) {

@@ -87,9 +87,10 @@ class ProductTensors final : public FormKeeper, public Recycled<ProductTensors> 
   void Bring(DeviceCopies* copies, Job& job, absl::AnyInvocable<void(const absl::Status&) &&> done);
 
   // As Bring, if nothing has to be moved or waited for: the job reads and leaves D at the place,
-  // once BeginTaken is called. Otherwise returns false and changes nothing.
+  // once BeginTaken is called. Returns false if something has to be: then Bring goes on with the
+  // same job.
   bool TakeAtOnce(DeviceCopies* place, Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call one of these once after TakeAtOnce.
+  // Call one of these once after TakeAtOnce, unless Bring is called.
   void BeginTaken();
   void GiveBackTaken();
 
@@ -237,6 +238,8 @@ class ResidentDevice final : public Device {
   };
 
   void SubmitJoined(const Job& job, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Submits a job whose tensors are there; bringing them took `bring_ns`.
+  void SubmitThere(Job& job, int64_t bring_ns, Done done);
   void SubmitSeparately(const Job& job, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   void SubmitBrought(std::unique_ptr<Bringing> bringing, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);

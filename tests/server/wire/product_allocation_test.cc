@@ -267,10 +267,8 @@ TEST(ProductAllocationTest, OfAListThatRunsTogether) {
 }
 
 // Operands and results are tensors, so that no matrix is parsed or sent.
-Allocations CountOfResidentProducts(bool have_names) {
+std::vector<v1::MultiplyRequest> ResidentProducts(Owner& owner, int count, bool have_names) {
   constexpr int64_t kSize = 64;
-  RunningServer running(TestDevice::kOwnCpu);
-  Owner owner(running);
   const auto put = [&](v1::ElementType type, size_t element_bytes, const std::string& name) {
     return owner.Put(type, kSize, element_bytes * kSize * kSize, have_names ? name : "");
   };
@@ -284,12 +282,18 @@ Allocations CountOfResidentProducts(bool have_names) {
   read("a", *request.mutable_a());
   read("b", *request.mutable_b());
   std::vector<v1::MultiplyRequest> requests;
-  for (int i = 0; i < kProducts; ++i) {
+  for (int i = 0; i < count; ++i) {
     *request.mutable_d()->mutable_tensor()->mutable_tensor() =
         put(v1::ELEMENT_TYPE_S32, 4, "d" + std::to_string(i));
     requests.push_back(request);
   }
-  return CountOfList(running, requests, owner.token());
+  return requests;
+}
+
+Allocations CountOfResidentProducts(bool have_names) {
+  RunningServer running(TestDevice::kOwnCpu);
+  Owner owner(running);
+  return CountOfList(running, ResidentProducts(owner, kProducts, have_names), owner.token());
 }
 
 TEST(ProductAllocationTest, OfAListOfResidentProducts) {
@@ -301,9 +305,9 @@ TEST(ProductAllocationTest, OfAListOfResidentProductsByHandles) {
   EXPECT_LE(CountOfResidentProducts(/*have_names=*/false).all, 5);
 }
 
-Allocations CountOfCall(const v1::MultiplyRequest& request) {
-  RunningServer running(TestDevice::kOwnCpu);
-  PlainCaller caller(running.port(), "/gemmd.v1.Gemm/Multiply");
+Allocations CountOfCall(const RunningServer& running, const v1::MultiplyRequest& request,
+                        std::string_view token = "") {
+  PlainCaller caller(running.port(), "/gemmd.v1.Gemm/Multiply", token);
   const std::string bytes = request.SerializeAsString();
   constexpr int kCalls = 16;
   return AllocationsPerProduct(kCalls, [&] {
@@ -316,10 +320,25 @@ Allocations CountOfCall(const v1::MultiplyRequest& request) {
   });
 }
 
+Allocations CountOfCall(const v1::MultiplyRequest& request) {
+  const RunningServer running(TestDevice::kOwnCpu);
+  return CountOfCall(running, request);
+}
+
 TEST(ProductAllocationTest, OfAUnaryCall) {
   const Allocations count = CountOfCall(IntegerRequest(4, 4, 4));
   // Includes gRPC's own allocations. Release 1.75 makes twice as many as 1.51.
   EXPECT_LE(count.all, GRPC_CPP_VERSION_MINOR < 56 ? 23 : 52);
+  EXPECT_EQ(count.under_locks, 0);
+}
+
+// The device has the tensors, so that none is brought there.
+TEST(ProductAllocationTest, OfAUnaryCallWithTensors) {
+  RunningServer running(TestDevice::kOwnCpu);
+  Owner owner(running);
+  const v1::MultiplyRequest request = ResidentProducts(owner, 1, /*have_names=*/true).front();
+  const Allocations count = CountOfCall(running, request, owner.token());
+  EXPECT_LE(count.all, GRPC_CPP_VERSION_MINOR < 56 ? 26 : 55);
   EXPECT_EQ(count.under_locks, 0);
 }
 
