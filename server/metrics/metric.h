@@ -57,12 +57,42 @@ class Samples {
 inline constexpr size_t kMaxLabels = 4;
 
 struct Metric {
+  using Collect = void (*)(const Snapshot& snapshot, Samples& samples);
+
+  // `series`: the name and the names of the labels, as in "gemmd_products_total{device,code}". A
+  // metric is a counter if its name ends with _total, and otherwise a gauge, unless `type` is
+  // given. Its unit is the one that its name has, unless that is given.
+  constexpr Metric(std::string_view series, std::string_view help_text, Collect collect_samples,
+                   std::optional<MetricType> given_type = {}, std::string_view given_unit = "")
+      : name(series.substr(0, series.find('{'))),
+        type(given_type.value_or(name.ends_with("_total") ? MetricType::kCounter
+                                                          : MetricType::kGauge)),
+        unit(given_unit.empty() ? UnitIn(name) : given_unit),
+        help(help_text),
+        collect(collect_samples) {
+    series.remove_prefix(name.size());
+    for (size_t i = 0; !series.empty() && series != "}"; ++i) {
+      series.remove_prefix(1);  // A brace or a comma.
+      labels[i] = series.substr(0, series.find_first_of(",}"));
+      series.remove_prefix(labels[i].size());
+    }
+  }
+
   std::string_view name;
-  MetricType type = MetricType::kGauge;
+  MetricType type;
   std::array<std::string_view, kMaxLabels> labels = {};  // Names, then empty strings.
-  std::string_view unit = "";  // As Prometheus writes it: `seconds`; empty for a plain count.
-  std::string_view help;       // Stands alone, without a full stop.
-  void (*collect)(const Snapshot& snapshot, Samples& samples) = nullptr;
+  std::string_view unit;  // As Prometheus writes it: `seconds`; empty for a plain count.
+  std::string_view help;  // Stands alone, without a full stop.
+  Collect collect;
+
+ private:
+  static constexpr std::string_view UnitIn(std::string_view name) {
+    for (const std::string_view unit :
+         {"_seconds", "_bytes", "_ratio", "_watts", "_joules", "_hertz", "_celsius"}) {
+      if (name.find(unit) != name.npos) return unit.substr(1);
+    }
+    return name.ends_with("_us") ? "microseconds" : "";
+  }
 };
 
 // The paths on which metrics are served.

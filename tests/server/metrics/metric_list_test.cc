@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The lists of metrics: names, units and texts.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,6 +31,22 @@ TEST(MetricListTest, NamesAreThereOnceAndEndAsTheirTypeSays) {
       EXPECT_TRUE(metric.name.ends_with("_seconds")) << metric.name;
     }
   }
+}
+
+TEST(MetricListTest, ASeriesHasNameAndLabelsAndTellsTypeAndUnit) {
+  constexpr Metric kCounter("gemmd_copy_seconds_total{device,how}", "Help", nullptr);
+  EXPECT_EQ(kCounter.name, "gemmd_copy_seconds_total");
+  EXPECT_THAT(kCounter.labels, testing::ElementsAre("device", "how", "", ""));
+  EXPECT_EQ(kCounter.type, MetricType::kCounter);
+  EXPECT_EQ(kCounter.unit, "seconds");
+  constexpr Metric kGauge("gemmd_places", "Help", nullptr);
+  EXPECT_EQ(kGauge.name, "gemmd_places");
+  EXPECT_THAT(kGauge.labels, testing::Each(""));
+  EXPECT_EQ(kGauge.type, MetricType::kGauge);
+  EXPECT_EQ(kGauge.unit, "");
+  constexpr Metric kGiven("nv_power{gpu_uuid}", "Help", nullptr, MetricType::kCounter, "watts");
+  EXPECT_EQ(kGiven.type, MetricType::kCounter);
+  EXPECT_EQ(kGiven.unit, "watts");
 }
 
 // Whether a text cannot be understood without another one above or beside it, because it begins
