@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/layout.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/status.h"
@@ -12,10 +13,6 @@
 
 namespace gemmd {
 namespace {
-
-absl::Status Refuse(std::string_view field, std::string_view got, std::string_view want) {
-  return absl::InvalidArgumentError(GotWant(field, got, want));
-}
 
 std::string_view NameOf(Order order) { return order == Order::kRowMajor ? "row" : "column"; }
 
@@ -45,7 +42,7 @@ std::string FormOf(const MatrixLayout& layout, const BlockScale* blocks) {
 
 absl::Status ValidateExtent(std::string_view name, int64_t value) {
   if (value >= 0) return absl::OkStatus();
-  return Refuse(name, Concat(value), "0 or more");
+  return Invalid(name, value, "0 or more");
 }
 
 struct Extent {
@@ -56,53 +53,52 @@ struct Extent {
 absl::Status ValidateShape(std::string_view field, const MatrixLayout& layout, Extent rows,
                            Extent columns) {
   if (layout.rows != rows.value) {
-    return Refuse(Concat(field, ".rows"), Concat(layout.rows),
-                  Concat(rows.name, " = ", rows.value));
+    return Invalid(Concat(field, ".rows"), layout.rows, Concat(rows.name, " = ", rows.value));
   }
   if (layout.columns != columns.value) {
-    return Refuse(Concat(field, ".columns"), Concat(layout.columns),
-                  Concat(columns.name, " = ", columns.value));
+    return Invalid(Concat(field, ".columns"), layout.columns,
+                   Concat(columns.name, " = ", columns.value));
   }
   return absl::OkStatus();
 }
 
 absl::Status ValidateLayout(std::string_view field, const MatrixLayout& layout, int64_t batch) {
   if (layout.leading_dimension < layout.line_length()) {
-    return Refuse(
-        Concat(field, ".leading_dimension"), Concat(layout.leading_dimension),
+    return Invalid(
+        Concat(field, ".leading_dimension"), layout.leading_dimension,
         Concat("at least the ", NameOf(layout.order), "'s ", layout.line_length(), " elements"));
   }
   const int64_t stride = layout.batch_stride_bytes;
   if (stride < 0) {
-    return Refuse(Concat(field, ".batch_stride"), Concat(stride, " bytes"), "0 or more");
+    return Invalid(Concat(field, ".batch_stride"), Concat(stride, " bytes"), "0 or more");
   }
   const int64_t element_bytes = (BitsOf(layout.type) + 7) / 8;
   if (stride % element_bytes != 0) {
-    return Refuse(Concat(field, ".batch_stride"), Concat(stride, " bytes"),
-                  Concat("a multiple of ", element_bytes));
+    return Invalid(Concat(field, ".batch_stride"), Concat(stride, " bytes"),
+                   Concat("a multiple of ", element_bytes));
   }
   return BytesOf(field, layout, batch).status();
 }
 
 absl::Status ValidateDense(std::string_view field, const MatrixLayout& layout) {
   if (!layout.is_sparse()) return absl::OkStatus();
-  return Refuse(Concat(field, ".sparsity"), "2:4", "none (only A may be sparse)");
+  return Invalid(Concat(field, ".sparsity"), "2:4", "none (only A may be sparse)");
 }
 
 // Checks a sparse A whose shape is right, sizes included.
 absl::Status ValidateSparse(std::string_view field, const MatrixLayout& layout, int64_t batch) {
   if (layout.order != Order::kRowMajor) {
-    return Refuse(Concat(field, ".order"), "column", "row where sparsity is 2:4");
+    return Invalid(Concat(field, ".order"), "column", "row where sparsity is 2:4");
   }
   if (layout.leading_dimension != layout.columns) {
-    return Refuse(Concat(field, ".leading_dimension"), Concat(layout.leading_dimension),
-                  Concat("k = ", layout.columns, " where sparsity is 2:4"));
+    return Invalid(Concat(field, ".leading_dimension"), layout.leading_dimension,
+                   Concat("k = ", layout.columns, " where sparsity is 2:4"));
   }
   ASSIGN_OR_RETURN(const SparseLayout one,
                    SparseLayoutOf(field, layout.type, layout.rows, layout.columns));
   if (layout.batch_stride_bytes != 0 && layout.batch_stride_bytes != one.bytes) {
-    return Refuse(Concat(field, ".batch_stride"), Concat(layout.batch_stride_bytes, " bytes"),
-                  Concat("0 or one matrix = ", one.bytes, " where sparsity is 2:4"));
+    return Invalid(Concat(field, ".batch_stride"), Concat(layout.batch_stride_bytes, " bytes"),
+                   Concat("0 or one matrix = ", one.bytes, " where sparsity is 2:4"));
   }
   return BytesOf(field, layout, batch).status();
 }
@@ -120,13 +116,13 @@ absl::Status ValidateOperands(const Problem& problem) {
   const bool takes_f64 = problem.a.type == ElementType::kF32;
   if (got != usual && !(got == ElementType::kF16 && takes_f16) &&
       !(got == ElementType::kF64 && takes_f64)) {
-    return Refuse("accumulation_type", NameOf(got),
-                  Concat(takes_f16 ? "f16 or " : "", NameOf(usual), takes_f64 ? " or f64" : "",
-                         " for ", NameOf(problem.a.type), " operands"));
+    return Invalid("accumulation_type", NameOf(got),
+                   Concat(takes_f16 ? "f16 or " : "", NameOf(usual), takes_f64 ? " or f64" : "",
+                          " for ", NameOf(problem.a.type), " operands"));
   }
   if (problem.bit_operation == BitOperation::kXor && problem.a.type != ElementType::kB1) {
-    return Refuse("bit_operation", "xor",
-                  Concat("and for operands of type ", NameOf(problem.a.type)));
+    return Invalid("bit_operation", "xor",
+                   Concat("and for operands of type ", NameOf(problem.a.type)));
   }
   return absl::OkStatus();
 }
@@ -135,17 +131,17 @@ absl::Status ValidateBlocks(std::string_view field, const BlockScale& blocks, El
                             ElementType other, int64_t extent, const Problem& problem) {
   const std::string name = Concat(field, ".blocks");
   if (!IsNarrowFloat(type) && !IsDequantized(other, type)) {
-    return Refuse(name, Concat("factors for operands of type ", NameOf(type)),
-                  "none (only e4m3, e5m2, e3m2, e2m3 and e2m1 have factors of blocks, and s8, u8, "
-                  "s4 and u4 times f16 or bf16)");
+    return Invalid(name, Concat("factors for operands of type ", NameOf(type)),
+                   "none (only e4m3, e5m2, e3m2, e2m3 and e2m1 have factors of blocks, and s8, u8, "
+                   "s4 and u4 times f16 or bf16)");
   }
   return FactorBytes(name, blocks, extent, problem.k, problem.batch).status();
 }
 
 absl::Status ValidateScale(std::string_view field, ScaleKind scale, ElementType type) {
   if (scale == ScaleKind::kNone || BitsOf(type) == 8) return absl::OkStatus();
-  return Refuse(field, Concat("values for operands of type ", NameOf(type)),
-                "none (only e4m3, e5m2, s8 and u8 are scaled)");
+  return Invalid(field, Concat("values for operands of type ", NameOf(type)),
+                 "none (only e4m3, e5m2, s8 and u8 are scaled)");
 }
 
 absl::Status ValidateB(const Problem& problem) {
@@ -157,7 +153,7 @@ absl::Status ValidateB(const Problem& problem) {
 absl::Status ValidateC(const Problem& problem) {
   if (!problem.has_c()) return absl::OkStatus();
   RETURN_IF_ERROR(ValidateDense("c", problem.c));
-  if (problem.c.type == ElementType::kB1) return Refuse("c.type", "b1", "any other type");
+  if (problem.c.type == ElementType::kB1) return Invalid("c.type", "b1", "any other type");
   RETURN_IF_ERROR(ValidateShape("c", problem.c, {"m", problem.m}, {"n", problem.n}));
   return ValidateLayout("c", problem.c, problem.batch);
 }
@@ -165,24 +161,24 @@ absl::Status ValidateC(const Problem& problem) {
 absl::Status ValidateD(const Problem& problem) {
   const MatrixLayout& d = problem.d;
   RETURN_IF_ERROR(ValidateDense("d", d));
-  if (d.type == ElementType::kB1) return Refuse("d.type", "b1", "any other type");
+  if (d.type == ElementType::kB1) return Invalid("d.type", "b1", "any other type");
   RETURN_IF_ERROR(ValidateShape("d", d, {"m", problem.m}, {"n", problem.n}));
   RETURN_IF_ERROR(ValidateLayout("d", d, problem.batch));
   ASSIGN_OR_RETURN(const ByteCount one, BytesOf("d", d, 1));
   if (problem.batch > 1 && d.batch_stride_bytes < one.least) {
-    return Refuse("d.batch_stride", Concat(d.batch_stride_bytes, " bytes"),
-                  Concat("at least one matrix = ", one.least));
+    return Invalid("d.batch_stride", Concat(d.batch_stride_bytes, " bytes"),
+                   Concat("at least one matrix = ", one.least));
   }
   return absl::OkStatus();
 }
 
 absl::Status ValidateBias(const Problem& problem) {
   if (problem.bias_axis == BiasAxis::kNone) return absl::OkStatus();
-  if (problem.bias_type == ElementType::kB1) return Refuse("bias.type", "b1", "any other type");
+  if (problem.bias_type == ElementType::kB1) return Invalid("bias.type", "b1", "any other type");
   const int64_t count = problem.bias_axis == BiasAxis::kRows ? problem.m : problem.n;
   if (PackedBytes(problem.bias_type, count).value()) return absl::OkStatus();
-  return Refuse("bias", Concat(count, " elements of type ", NameOf(problem.bias_type)),
-                "sizes in bytes below 2^63");
+  return Invalid("bias", Concat(count, " elements of type ", NameOf(problem.bias_type)),
+                 "sizes in bytes below 2^63");
 }
 
 // The total bytes of all matrices read.
@@ -210,8 +206,7 @@ Checked AllBytesRead(const Problem& problem) {
 absl::Status ValidateTotal(const Problem& problem) {
   const Checked total = AllBytesRead(problem) + BytesWritten(problem);
   if (total.value()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "a, b, c, d: got 2^63 bytes or more together, want all bytes below 2^63");
+  return Invalid("a, b, c, d", "2^63 bytes or more together", "all bytes below 2^63");
 }
 
 }  // namespace
@@ -266,17 +261,17 @@ absl::Status Validate(const Problem& problem) {
   const Checked operations = Checked(2) * problem.m * problem.n * problem.k * problem.batch;
   const bool is_empty = problem.m == 0 || problem.n == 0 || problem.k == 0 || problem.batch == 0;
   if (!is_empty && !operations.value()) {
-    return absl::InvalidArgumentError(Concat("m, n, k: got ", problem.m, "x", problem.n, "x",
-                                             problem.k, " and batch ", problem.batch,
-                                             ", want 2*m*n*k*batch below 2^63"));
+    return Invalid("m, n, k",
+                   Concat(problem.m, "x", problem.n, "x", problem.k, " and batch ", problem.batch),
+                   "2*m*n*k*batch below 2^63");
   }
   return ValidateTotal(problem);
 }
 
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b) {
   if (a == ElementType::kS32 || b == ElementType::kS32) {
-    return Refuse(a == ElementType::kS32 ? "a.type" : "b.type", "s32",
-                  "a type of operands (s32 is for C, D and bias)");
+    return Invalid(a == ElementType::kS32 ? "a.type" : "b.type", "s32",
+                   "a type of operands (s32 is for C, D and bias)");
   }
   const bool are_small_floats = IsNarrowFloat(a) && IsNarrowFloat(b);
   const bool are_small_integers =
@@ -288,7 +283,7 @@ absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b) {
     if (IsNarrowFloat(a)) want = "f16, bf16, e4m3, e5m2, e3m2, e2m3 or e2m1";
     if (a == ElementType::kS8 || a == ElementType::kU8) want = "f16, bf16, s8 or u8";
     if (a == ElementType::kS4 || a == ElementType::kU4) want = "f16, bf16, s4 or u4";
-    return Refuse("b.type", NameOf(b), Concat(want, " with a.type ", NameOf(a)));
+    return Invalid("b.type", NameOf(b), Concat(want, " with a.type ", NameOf(a)));
   }
   if (a == ElementType::kF64) return ElementType::kF64;
   return IsInteger(a) ? ElementType::kS32 : ElementType::kF32;

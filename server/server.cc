@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/select.h"
 #include "server/crossing/shared_memory.h"
@@ -88,9 +89,8 @@ absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
     return trust;
   }
   if (!options.tokens_file.empty() || !options.jwt_keys_file.empty()) {
-    return absl::InvalidArgumentError(
-        "rules: got nothing, want a file beside --tokens and --jwt-keys: without rules a token "
-        "grants nothing");
+    return Invalid("rules", "nothing",
+                   "a file beside --tokens and --jwt-keys: without rules a token grants nothing");
   }
   return nullptr;
 }
@@ -136,19 +136,17 @@ class Server::Services {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& asked, std::vector<std::unique_ptr<Device>> devices) {
   const ServerOptions options = WithMemoryShares(asked);
-  if (devices.empty()) return absl::InvalidArgumentError("devices: got none, want at least one");
+  if (devices.empty()) return Invalid("devices", "none", "at least one");
   if (options.transport.listen.empty()) {
-    return absl::InvalidArgumentError("listen: got no address, want at least one");
+    return Invalid("listen", "no address", "at least one");
   }
   if (!(options.sending.timeout >= kMinSendTimeout)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("send-timeout: got ", absl::FormatDuration(options.sending.timeout),
-                     ", want at least ", absl::FormatDuration(kMinSendTimeout)));
+    return Invalid("send-timeout", absl::FormatDuration(options.sending.timeout),
+                   Concat("at least ", absl::FormatDuration(kMinSendTimeout)));
   }
   if (options.sending.min_bytes_per_second < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("send-timeout: got ",
-                                                   options.sending.min_bytes_per_second,
-                                                   ", want at least 1 byte a second"));
+    return Invalid("send-timeout", options.sending.min_bytes_per_second,
+                   "at least 1 byte a second");
   }
   RETURN_IF_ERROR(CheckTls(options.transport, options.metrics_listen));
   std::unique_ptr<ServedCertificates> certificates;

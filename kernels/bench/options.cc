@@ -10,6 +10,7 @@
 #include <string_view>
 #include <thread>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "kernels/mma/chip.h"
@@ -103,7 +104,7 @@ absl::StatusOr<int> ParseGpu(std::string_view text) {
     const std::optional<int> index = ParseDecimal<int>(text.substr(kPrefix.size()));
     if (index && *index >= 0) return *index;
   }
-  return absl::InvalidArgumentError(GotWant("--device", text, "cpu or cuda:<number>"));
+  return Invalid("--device", text, "cpu or cuda:<number>");
 }
 
 std::string CheckChip(const std::string& name) {
@@ -241,15 +242,13 @@ absl::StatusOr<Output> ParseOutput(const Options& options) {
   RETURN_IF_ERROR(ParseEpilogue(options.epilogue, output));
   RETURN_IF_ERROR(ParseBlocks(options.blocks, output));
   if (options.blocks != "none" && options.quantized != "none") {
-    return absl::InvalidArgumentError(
-        GotWant("--quantized", options.quantized, "none where --blocks is given"));
+    return Invalid("--quantized", options.quantized, "none where --blocks is given");
   }
   RETURN_IF_ERROR(ParseQuantized(options.quantized, output));
   if (options.output_type.empty()) return output;
   output.type = ElementTypeFromName(options.output_type);
   if (output.type) return output;
-  return absl::InvalidArgumentError(
-      GotWant("--output-type", options.output_type, "a type of elements such as bf16"));
+  return Invalid("--output-type", options.output_type, "a type of elements such as bf16");
 }
 
 }  // namespace
@@ -268,8 +267,7 @@ absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Opti
   if (options.device != "cpu") {
     ASSIGN_OR_RETURN(options.gpu, ParseGpu(options.device));
     if (options.simulates()) {
-      return absl::InvalidArgumentError(
-          GotWant("--chip", options.chip, "none where --device is a GPU"));
+      return Invalid("--chip", options.chip, "none where --device is a GPU");
     }
   }
   const bool lists_all = options.lists && app.count("--device") == 0 && !options.simulates();
@@ -280,8 +278,7 @@ absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Opti
   ASSIGN_OR_RETURN(options.shapes, ParseShapes(options.shapes_text));
   for (const Shape& shape : options.shapes) {
     if (shape.batch > 1 && !options.gpu) {
-      return absl::InvalidArgumentError(
-          GotWant("--shapes", NameOf(shape), "one product, where --device is no GPU"));
+      return Invalid("--shapes", NameOf(shape), "one product, where --device is no GPU");
     }
   }
   ASSIGN_OR_RETURN(options.orders, ParseOrders(options.orders_text));

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <optional>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/layout.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -75,8 +76,8 @@ absl::StatusOr<std::vector<Shape>> ParseShapes(std::string_view text) {
     } else if (const std::optional<Shape> shape = ParseShape(part)) {
       add(*shape);
     } else {
-      return absl::InvalidArgumentError(GotWant(
-          "--shapes", part, "N, MxNxK, BATCH*N or BATCH*MxNxK with numbers above 0, or suite"));
+      return Invalid("--shapes", part,
+                     "N, MxNxK, BATCH*N or BATCH*MxNxK with numbers above 0, or suite");
     }
   }
   return shapes;
@@ -94,9 +95,8 @@ absl::StatusOr<MatrixLayout> DenseLayout(std::string_view field, ElementType typ
   const Checked line = PackedBytes(type, layout.leading_dimension + offset);
   const std::optional<int64_t> bytes = (line * layout.lines()).value();
   if (!bytes) {
-    return absl::InvalidArgumentError(GotWant("--shapes",
-                                              Concat(rows, "x", columns, " elements of ", field),
-                                              "matrices of less than 2^63 bytes"));
+    return Invalid("--shapes", Concat(rows, "x", columns, " elements of ", field),
+                   "matrices of less than 2^63 bytes");
   }
   layout.leading_dimension += offset;
   layout.batch_stride_bytes = *bytes;
@@ -127,8 +127,8 @@ absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text) {
     const auto found = std::find_if(
         all.begin(), all.end(), [part](const Orders& orders) { return NameOf(orders) == part; });
     if (found == all.end()) {
-      return absl::InvalidArgumentError(
-          GotWant("--orders", part, "three letters r or c, for the orders of A, B and D, or all"));
+      return Invalid("--orders", part,
+                     "three letters r or c, for the orders of A, B and D, or all");
     }
     if (std::find(chosen.begin(), chosen.end(), *found) == chosen.end()) chosen.push_back(*found);
   }
@@ -173,9 +173,8 @@ absl::Status ParseEpilogue(std::string_view text, Output& output) {
     output.activation = activation;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      GotWant("--epilogue", text,
-              "none, bias, or relu, gelu-erf, gelu-tanh or silu, alone or as in bias-relu"));
+  return Invalid("--epilogue", text,
+                 "none, bias, or relu, gelu-erf, gelu-tanh or silu, alone or as in bias-relu");
 }
 
 namespace {
@@ -220,10 +219,9 @@ absl::Status ParseQuantized(std::string_view text, Output& output) {
   const auto a = ParseQuantizedOperand(parts.front());
   const auto b = ParseQuantizedOperand(parts.back());
   if (parts.size() != 2 || !a || !b) {
-    return absl::InvalidArgumentError(
-        GotWant("--quantized", text,
-                "none, or for A and for B none, TYPE or TYPE:FACTOR:LINESxDEPTH, as in "
-                "none,s4:f32:1x128"));
+    return Invalid("--quantized", text,
+                   "none, or for A and for B none, TYPE or TYPE:FACTOR:LINESxDEPTH, as in "
+                   "none,s4:f32:1x128");
   }
   output.a_type = a->type;
   output.b_type = b->type;
@@ -241,8 +239,7 @@ absl::Status ParseBlocks(std::string_view text, Output& output) {
     blocks.push_back(*one);
   }
   if (blocks.size() != 2) {
-    return absl::InvalidArgumentError(
-        GotWant("--blocks", text, "none, or LINESxDEPTH of A and of B, as in 1x128,128x128"));
+    return Invalid("--blocks", text, "none, or LINESxDEPTH of A and of B, as in 1x128,128x128");
   }
   output.a_blocks = blocks.front();
   output.b_blocks = blocks.back();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/layout.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -13,7 +14,7 @@ namespace {
 
 absl::Status CheckExtent(std::string_view field, std::string_view member, int64_t got) {
   if (got >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(GotWant(Concat(field, ".", member), Concat(got), "1 or more"));
+  return Invalid(Concat(field, ".", member), got, "1 or more");
 }
 
 // The end of the block that holds an element, or a later end of k.
@@ -55,9 +56,8 @@ absl::StatusOr<int64_t> FactorBytes(std::string_view field, const BlockScale& bl
   const Checked bytes = Checked(blocks.line_blocks(extent)) * Checked(blocks.depth_blocks(k)) *
                         Checked(BytesOf(blocks.type)) * Checked(blocks.per_matrix ? batch : 1);
   if (bytes.value()) return *bytes.value();
-  return absl::InvalidArgumentError(
-      GotWant(field, Concat(NameOf(blocks), " blocks of ", extent, "x", k, " elements"),
-              "less than 2^63 bytes of factors"));
+  return Invalid(field, Concat(NameOf(blocks), " blocks of ", extent, "x", k, " elements"),
+                 "less than 2^63 bytes of factors");
 }
 
 int64_t EndOfPart(const BlockScale* a, const BlockScale* b, int64_t first, int64_t k) {

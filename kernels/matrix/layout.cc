@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/matrix/layout.h"
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -9,7 +10,7 @@ namespace gemmd {
 namespace {
 
 absl::Status TooLarge(std::string_view field, std::string_view what) {
-  return absl::InvalidArgumentError(GotWant(field, what, "sizes in bytes below 2^63"));
+  return Invalid(field, what, "sizes in bytes below 2^63");
 }
 
 }  // namespace

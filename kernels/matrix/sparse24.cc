@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/matrix/abortable_loop.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/layout.h"
 #include "kernels/matrix/sparse_groups.h"
 #include "kernels/matrix/status.h"
@@ -160,7 +161,7 @@ absl::Status Refuse(std::string_view field, const SparseLayout& layout, BadGroup
   const auto position = static_cast<int64_t>(bad >> 8);
   const std::string place =
       Concat(field, ": row ", position / layout.groups, ", group ", position % layout.groups);
-  return absl::InvalidArgumentError(GotWant(place, got, want));
+  return Invalid(place, got, want);
 }
 
 }  // namespace
@@ -169,9 +170,8 @@ absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType 
                                             int64_t columns) {
   const std::optional<SparseForm> form = SparseFormOf(type);
   if (!form) {
-    return absl::InvalidArgumentError(GotWant(Concat(field, ".sparsity"),
-                                              Concat("2:4 of type ", NameOf(type)),
-                                              "none (b1, s32 and f64 have no sparse form)"));
+    return Invalid(Concat(field, ".sparsity"), Concat("2:4 of type ", NameOf(type)),
+                   "none (b1, s32 and f64 have no sparse form)");
   }
   SparseLayout layout = {.type = type, .rows = rows, .columns = columns, .form = *form};
   layout.groups = columns / form->group() + (columns % form->group() != 0 ? 1 : 0);
@@ -184,9 +184,8 @@ absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType 
   const Checked bytes = Checked(rows) * (value_line + index_line);
   const Checked dense_bytes = Checked(rows) * dense_line;
   if (!bytes.value() || !dense_bytes.value()) {
-    return absl::InvalidArgumentError(
-        GotWant(field, Concat(rows, "x", columns, " elements of type ", NameOf(type)),
-                "sizes in bytes below 2^63"));
+    return Invalid(field, Concat(rows, "x", columns, " elements of type ", NameOf(type)),
+                   "sizes in bytes below 2^63");
   }
   layout.value_line_bytes = *value_line.value();
   layout.index_line_bytes = *index_line.value();
@@ -359,10 +358,10 @@ absl::Status RefuseMask(const SparseLayout& layout, int64_t matrices, BadGroup b
   const int64_t line = position / layout.groups;
   const std::string matrix =
       matrices > 1 ? Concat("matrix ", line / layout.rows, ", ") : std::string();
-  return absl::InvalidArgumentError(GotWant(
+  return Invalid(
       Concat("mask: ", matrix, "row ", line % layout.rows, ", group ", position % layout.groups),
       Concat(bad & 0xff, layout.form.unit == 2 ? " pairs" : " elements", " to be kept"),
-      Concat("at most ", layout.form.kept_units())));
+      Concat("at most ", layout.form.kept_units()));
 }
 
 }  // namespace gemmd

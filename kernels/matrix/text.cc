@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/matrix/text.h"
 
+#include "kernels/matrix/invalid.h"
+
 namespace gemmd {
 namespace {
 
@@ -25,8 +27,7 @@ std::string Shown(std::string_view text) {
 
 absl::Status CheckNameLength(std::string_view field, std::string_view name) {
   if (name.size() <= kMaxNameBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      GotWant(field, Concat(name.size(), " bytes"), Concat("at most ", kMaxNameBytes)));
+  return Invalid(field, Concat(name.size(), " bytes"), Concat("at most ", kMaxNameBytes));
 }
 
 }  // namespace gemmd

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/text.h"
 
 namespace gemmd::option {
@@ -92,8 +93,8 @@ inline absl::Status CheckOutputs(std::span<const OptionFile> outputs,
     if (output.path.empty()) continue;
     for (const OptionFile& other : others) {
       if (other.path.empty() || !option::IsSameFile(output.path, other.path)) continue;
-      return absl::InvalidArgumentError(
-          GotWant(output.option, output.path, Concat("another file than that of ", other.option)));
+      return Invalid(output.option, output.path,
+                     Concat("another file than that of ", other.option));
     }
     others.push_back(output);
   }

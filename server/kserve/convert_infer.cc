@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "kserve/v2/inference.pb.h"
@@ -80,26 +81,23 @@ ElementType TypeOfWire(v1::ElementType type) {
 absl::StatusOr<ElementType> ParseTypeName(std::string_view field, std::string_view name) {
   if (const std::optional<ElementType> type = ElementTypeFromName(name)) return *type;
   if (const Datatype* const datatype = FindDatatype(name)) return datatype->type;
-  return absl::InvalidArgumentError(
-      GotWant(field, Shown(name), "an element type such as f16 or e4m3, or a datatype"));
+  return Invalid(field, Shown(name), "an element type such as f16 or e4m3, or a datatype");
 }
 
 absl::StatusOr<ElementType> ParseInputType(std::string_view field, std::string_view datatype,
                                            std::string_view name, std::optional<ElementType> own) {
   const Datatype* const known = FindDatatype(datatype);
   if (known == nullptr) {
-    return absl::InvalidArgumentError(
-        GotWant(Concat(field, ".datatype"), datatype.empty() ? "none" : Shown(datatype),
-                Concat(kWantedDatatypes, ", or UINT8 with a parameter \"type\"")));
+    return Invalid(Concat(field, ".datatype"), datatype.empty() ? "none" : Shown(datatype),
+                   Concat(kWantedDatatypes, ", or UINT8 with a parameter \"type\""));
   }
   if (name.empty()) {
     return own.has_value() && CarrierOf(*own).name == datatype ? *own : known->type;
   }
   ASSIGN_OR_RETURN(const ElementType type, ParseTypeName(Concat(field, ".parameters.type"), name));
   if (CarrierOf(type).name == datatype) return type;
-  return absl::InvalidArgumentError(
-      GotWant(Concat(field, ".datatype"), Shown(datatype),
-              Concat(CarrierOf(type).name, " for elements of type ", NameOf(type))));
+  return Invalid(Concat(field, ".datatype"), Shown(datatype),
+                 Concat(CarrierOf(type).name, " for elements of type ", NameOf(type)));
 }
 
 namespace {
@@ -132,9 +130,8 @@ absl::StatusOr<std::string> ElementsOf(std::string_view field,
     if constexpr (!std::is_same_v<Element, Number>) {
       using Range = std::numeric_limits<Element>;
       if (element != numbers[i]) {
-        return absl::InvalidArgumentError(
-            GotWant(Concat(field, "[", i, "]"), Concat(numbers[i]),
-                    Concat(int{Range::min()}, " to ", int{Range::max()})));
+        return Invalid(Concat(field, "[", i, "]"), numbers[i],
+                       Concat(int{Range::min()}, " to ", int{Range::max()}));
       }
     }
     bytes.append(reinterpret_cast<const char*>(&element), sizeof(element));
@@ -166,8 +163,8 @@ absl::StatusOr<std::string> DecodeContents(std::string_view field, std::string_v
                                            ReceivedSlices& contents) {
   const Datatype* const known = FindDatatype(datatype);
   if (known == nullptr || known->contents == 0) {
-    return absl::InvalidArgumentError(
-        GotWant(Concat(field, ".contents"), "values", Concat("raw_input_contents for ", datatype)));
+    return Invalid(Concat(field, ".contents"), "values",
+                   Concat("raw_input_contents for ", datatype));
   }
   SliceStream stream(contents, SliceStream::After::kKeep);
   Contents parsed;
@@ -181,8 +178,7 @@ absl::StatusOr<std::string> DecodeContents(std::string_view field, std::string_v
     if (one->number() != known->contents) other = std::string(one->name());
   }
   if (!other.empty()) {
-    return absl::InvalidArgumentError(
-        GotWant(Concat(field, ".contents"), other, Concat(name, " for ", datatype)));
+    return Invalid(Concat(field, ".contents"), other, Concat(name, " for ", datatype));
   }
   const std::string place = Concat(field, ".contents.", name);
   switch (known->type) {
@@ -220,7 +216,7 @@ absl::StatusOr<std::optional<int>> Choice(const Parameters& parameters, std::str
   if (value != nullptr && absl::AsciiStrToLower(*text) == *text && *text != "unspecified") {
     return value->number();
   }
-  return absl::InvalidArgumentError(GotWant(parameters.FieldOf(name), Shown(*text), want));
+  return Invalid(parameters.FieldOf(name), Shown(*text), want);
 }
 
 absl::Status ReadChoices(const Parameters& parameters, v1::MultiplyRequest& product,
@@ -343,22 +339,20 @@ absl::StatusOr<InferPlaces> InferPlaces::Find(const inference::ModelInferRequest
     const std::string& name = request.inputs(i).name();
     const auto known = std::find(kNames.begin(), kNames.end(), name);
     if (known == kNames.end() || (has_own_b && name.starts_with('B') && name != "BIAS")) {
-      return absl::InvalidArgumentError(GotWant(Concat("inputs[", i, "].name"),
-                                                name.empty() ? "none" : Shown(name),
-                                                WantedNames(has_own_b)));
+      return Invalid(Concat("inputs[", i, "].name"), name.empty() ? "none" : Shown(name),
+                     WantedNames(has_own_b));
     }
     std::optional<int>& place =
         places.places_[kOperandRoles[static_cast<size_t>(known - kNames.begin())]];
     if (place.has_value()) {
-      return absl::InvalidArgumentError(
-          GotWant(Concat("inputs[", i, "].name"), name, Concat("that of input ", *place, " once")));
+      return Invalid(Concat("inputs[", i, "].name"), name,
+                     Concat("that of input ", *place, " once"));
     }
     place = i;
   }
   for (const OperandRole input : {OperandRole::kA, OperandRole::kB}) {
     if (places.At(input) || (input == OperandRole::kB && has_own_b)) continue;
-    return absl::InvalidArgumentError(
-        GotWant("inputs", Concat("no ", InputNameOf(input)), has_own_b ? "A" : "A and B"));
+    return Invalid("inputs", Concat("no ", InputNameOf(input)), has_own_b ? "A" : "A and B");
   }
   return places;
 }
@@ -487,8 +481,7 @@ class Conversion {
   std::string FieldOf(OperandRole input) const { return asked_.places.FieldOf(input); }
 
   absl::Status WrongShape(OperandRole input, std::string_view want) const {
-    return absl::InvalidArgumentError(
-        GotWant(FieldOf(input) + ".shape", TextOf(InputOf(input).shape()), want));
+    return Invalid(FieldOf(input) + ".shape", TextOf(InputOf(input).shape()), want);
   }
 
   absl::Status CheckOutputs() const {
@@ -496,8 +489,8 @@ class Conversion {
       const auto& output = request_.outputs(i);
       const std::string field = Concat("outputs[", i, "]");
       if (output.name() != "D" || i > 0) {
-        return absl::InvalidArgumentError(GotWant(
-            field + ".name", output.name().empty() ? "none" : Shown(output.name()), "D, once"));
+        return Invalid(field + ".name", output.name().empty() ? "none" : Shown(output.name()),
+                       "D, once");
       }
       const std::string parameters = field + ".parameters";
       RETURN_IF_ERROR(Parameters(parameters, output.parameters()).CheckNames({}));
@@ -522,10 +515,9 @@ class Conversion {
     ASSIGN_OR_RETURN(const std::optional<int64_t> columns, parameters.Count("columns"));
     if (columns) {
       if (RowExtent(type, *columns) == extent) return *columns;
-      return absl::InvalidArgumentError(
-          GotWant(field + ".columns", Concat(*columns),
-                  Concat("as many elements of type ", gemmd::NameOf(type), " as take ", extent,
-                         " of the datatype's values")));
+      return Invalid(field + ".columns", *columns,
+                     Concat("as many elements of type ", gemmd::NameOf(type), " as take ", extent,
+                            " of the datatype's values"));
     }
     const int bits = BitsOf(type);
     if (bits >= 8) return extent;
@@ -540,8 +532,7 @@ class Conversion {
     const auto& shape = InputOf(input).shape();
     for (int i = 0; i < shape.size(); ++i) {
       if (shape[i] < 0) {
-        return absl::InvalidArgumentError(
-            GotWant(Concat(FieldOf(input), ".shape[", i, "]"), Concat(shape[i]), "at least 0"));
+        return Invalid(Concat(FieldOf(input), ".shape[", i, "]"), shape[i], "at least 0");
       }
     }
     if (shape.size() != 2 && shape.size() != 3) {
@@ -645,8 +636,7 @@ class Conversion {
     if (!asked_.places.At(input)) return absl::OkStatus();
     ASSIGN_OR_RETURN(const ElementType type, ReadType(input, std::nullopt));
     if (type != ElementType::kF32) {
-      return absl::InvalidArgumentError(
-          GotWant(FieldOf(input) + ".datatype", Shown(InputOf(input).datatype()), "FP32"));
+      return Invalid(FieldOf(input) + ".datatype", Shown(InputOf(input).datatype()), "FP32");
     }
     const auto& shape = InputOf(input).shape();
     if (shape.size() != 1 || (shape[0] != 1 && shape[0] != extent) || shape[0] > kMaxFactors) {
@@ -662,8 +652,7 @@ class Conversion {
       got = static_cast<int64_t>(bytes.size());
     }
     if (got != wanted) {
-      return absl::InvalidArgumentError(
-          GotWant(FieldOf(input), Concat(got, " bytes"), Concat(count, "*4 = ", wanted)));
+      return Invalid(FieldOf(input), Concat(got, " bytes"), Concat(count, "*4 = ", wanted));
     }
     operand.mutable_scale()->mutable_values()->Resize(static_cast<int>(count), 0);
     std::memcpy(operand.mutable_scale()->mutable_values()->mutable_data(), bytes.data(),
@@ -719,9 +708,9 @@ absl::StatusOr<int64_t> PrepareContents(InferMessage& message) {
     if (contents.form == Form::kTyped) {
       decoded += contents.bytes;
       if (decoded > kMaxDecodedBytes) {
-        return absl::InvalidArgumentError(GotWant(
+        return Invalid(
             Concat("inputs[", i, "].contents"), "more bytes of numbers",
-            Concat("at most ", kMaxDecodedBytes, " in one request; send raw_input_contents")));
+            Concat("at most ", kMaxDecodedBytes, " in one request; send raw_input_contents"));
       }
     } else if (IsScale(input) || !contents.ShallStay()) {
       bytes += 2 * contents.bytes;

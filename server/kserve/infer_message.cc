@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "proto/field_start.h"
@@ -59,7 +60,7 @@ const InferParameter* Parameters::Find(std::string_view name) const {
 
 absl::Status Parameters::WrongKind(std::string_view name, const InferParameter& value,
                                    std::string_view want) const {
-  return absl::InvalidArgumentError(GotWant(FieldOf(name), KindOf(value), want));
+  return Invalid(FieldOf(name), KindOf(value), want);
 }
 
 absl::StatusOr<std::optional<std::string>> Parameters::Text(std::string_view name) const {
@@ -89,8 +90,7 @@ absl::StatusOr<std::optional<int64_t>> Parameters::Count(std::string_view name) 
   switch (value->parameter_choice_case()) {
     case InferParameter::kInt64Param:
       if (value->int64_param() >= 0) return value->int64_param();
-      return absl::InvalidArgumentError(
-          GotWant(FieldOf(name), Concat(value->int64_param()), "at least 0"));
+      return Invalid(FieldOf(name), value->int64_param(), "at least 0");
     case InferParameter::kUint64Param:
       return static_cast<int64_t>(std::min<uint64_t>(value->uint64_param(), INT64_MAX));
     default: return WrongKind(name, *value, "a whole number");
@@ -113,8 +113,8 @@ absl::Status Parameters::CheckNames(std::initializer_list<std::string_view> know
       names += names.empty() ? "" : ", ";
       names += each;
     }
-    return absl::InvalidArgumentError(GotWant(field_, Concat("an unknown \"", Shown(name), "\""),
-                                              names.empty() ? "none" : "one of " + names));
+    return Invalid(field_, Concat("an unknown \"", Shown(name), "\""),
+                   names.empty() ? "none" : "one of " + names);
   }
   return absl::OkStatus();
 }
@@ -138,8 +138,7 @@ const uint32_t kContentsTag =
 constexpr int64_t kParsedGrowth = 32;
 
 absl::Status TooMany(std::string_view field) {
-  return absl::InvalidArgumentError(
-      GotWant(field, "more", Concat("at most ", kMaxInferInputs, " in one request")));
+  return Invalid(field, "more", Concat("at most ", kMaxInferInputs, " in one request"));
 }
 
 // Reads the length of a field and returns its range.
@@ -226,8 +225,7 @@ absl::Status InferMessage::AddContents(Input& input, int position) {
   if (!input.Skip(static_cast<int>(place.range.end - place.range.begin))) return MalformedMessage();
   if (!places_.empty() && places_.back().form == Form::kTyped &&
       places_.back().position == position) {
-    return absl::InvalidArgumentError(
-        GotWant(Concat("inputs[", position, "].contents"), "two of them", "one"));
+    return Invalid(Concat("inputs[", position, "].contents"), "two of them", "one");
   }
   places_.push_back(place);
   return absl::OkStatus();
@@ -253,8 +251,8 @@ absl::Status InferMessage::AddRest(Input& input, uint32_t tag, std::string& rest
     }
     if (!is_cut) return MalformedMessage();
   }
-  return absl::InvalidArgumentError(GotWant("message", "more bytes beside the contents of inputs",
-                                            Concat("at most ", kMaxInferRestBytes)));
+  return Invalid("message", "more bytes beside the contents of inputs",
+                 Concat("at most ", kMaxInferRestBytes));
 }
 
 absl::Status InferMessage::ParseRest() {
@@ -276,9 +274,8 @@ absl::Status InferMessage::Match() {
   if (raw_ == 0) return absl::OkStatus();
   for (const Place& place : places_) {
     if (place.form == Form::kRaw) continue;
-    return absl::InvalidArgumentError(GotWant(Concat("inputs[", place.position, "].contents"),
-                                              "values beside raw_input_contents",
-                                              "either of them"));
+    return Invalid(Concat("inputs[", place.position, "].contents"),
+                   "values beside raw_input_contents", "either of them");
   }
   if (raw_ == inputs_) return absl::OkStatus();
   // Clients that use shared memory send fewer.
@@ -287,8 +284,7 @@ absl::Status InferMessage::Match() {
     RETURN_IF_ERROR(
         Parameters(field, request_.inputs(i).parameters()).CheckNames({"type", "columns"}));
   }
-  return absl::InvalidArgumentError(
-      GotWant("raw_input_contents", Concat(raw_), Concat("one for each input = ", inputs_)));
+  return Invalid("raw_input_contents", raw_, Concat("one for each input = ", inputs_));
 }
 
 // Gives each input its part of the slices; the places are consecutive.

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/system/files.h"
@@ -77,9 +78,8 @@ HttpSecurity HttpSecurityOf(std::string_view address) {
 
 absl::Status CheckHttpAddress(std::string_view address) {
   if (ParseEndpoint(address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      GotWant("metrics-listen", address,
-              "an IP address and a port: 127.0.0.1:8471, tls:0.0.0.0:8471, mtls:[::]:8471"));
+  return Invalid("metrics-listen", address,
+                 "an IP address and a port: 127.0.0.1:8471, tls:0.0.0.0:8471, mtls:[::]:8471");
 }
 
 absl::StatusOr<HttpSocket> ListenForHttp(std::string_view address, PlainHttpReach reach) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/sparse_groups.h"
 #include "kernels/matrix/status.h"
@@ -20,26 +21,22 @@ constexpr int64_t kColumnGranule = 1024;
 // The min cost of a block in bytes, because even a tiny block has overhead.
 constexpr int64_t kMinBlockBytes = 64;
 
-absl::Status Refuse(std::string_view field, std::string_view got, std::string_view want) {
-  return absl::InvalidArgumentError(GotWant(field, got, want));
-}
-
 absl::Status CheckDense(std::string_view field, const MatrixLayout& layout) {
-  if (layout.is_sparse()) return Refuse(field, "a sparse tensor", "a dense one");
+  if (layout.is_sparse()) return Invalid(field, "a sparse tensor", "a dense one");
   if (layout.order == Order::kRowMajor) return absl::OkStatus();
-  return Refuse(Concat(field, ".order"), "column", "row");
+  return Invalid(Concat(field, ".order"), "column", "row");
 }
 
 absl::Status CheckMask(const TensorSpec& dense, const TensorSpec& mask) {
   RETURN_IF_ERROR(CheckDense("mask", mask.layout));
   if (mask.layout.type != ElementType::kB1) {
-    return Refuse("mask.type", NameOf(mask.layout.type), "b1");
+    return Invalid("mask.type", NameOf(mask.layout.type), "b1");
   }
   const auto shape_of = [](const TensorSpec& spec) {
     return Concat(spec.matrices, " matrices of ", spec.layout.rows, "x", spec.layout.columns);
   };
   if (shape_of(mask) == shape_of(dense)) return absl::OkStatus();
-  return Refuse("mask", shape_of(mask), Concat("those of the tensor, ", shape_of(dense)));
+  return Invalid("mask", shape_of(mask), Concat("those of the tensor, ", shape_of(dense)));
 }
 
 // Copies a part of a matrix to contiguous lines.
@@ -73,13 +70,13 @@ absl::StatusOr<CompressionPlan> PlanCompression(const TensorSpec& dense, const T
   plan.dense = layout;
   ASSIGN_OR_RETURN(plan.sparse, SparseLayoutOf("tensor", layout.type, layout.rows, layout.columns));
   if (dense.blocks) {
-    return Refuse("tensor.scale.blocks", "factors of blocks", "none");
+    return Invalid("tensor.scale.blocks", "factors of blocks", "none");
   }
   const auto factors = static_cast<int64_t>(dense.scale.size());
   if (factors > 1 && factors != layout.rows) {
-    return Refuse("tensor.scale.values", Concat(factors, " values"),
-                  Concat("0, 1 or rows = ", layout.rows,
-                         ": a sparse tensor is A, and has factors of its rows"));
+    return Invalid("tensor.scale.values", Concat(factors, " values"),
+                   Concat("0, 1 or rows = ", layout.rows,
+                          ": a sparse tensor is A, and has factors of its rows"));
   }
   if (mask != nullptr) {
     RETURN_IF_ERROR(CheckMask(dense, *mask));

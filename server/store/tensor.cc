@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 
@@ -28,8 +29,7 @@ absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t ma
   const std::optional<int64_t> all =
       (Checked(count.full) + Checked(kFactorAlignment - 1) + Checked(factors)).value();
   if (!all) {
-    return absl::InvalidArgumentError(
-        GotWant("spec.scale.blocks", "2^63 bytes or more together with the matrices", "less"));
+    return Invalid("spec.scale.blocks", "2^63 bytes or more together with the matrices", "less");
   }
   spec.blocks->offset = (count.full + kFactorAlignment - 1) / kFactorAlignment * kFactorAlignment;
   spec.bytes = spec.blocks->offset + factors;

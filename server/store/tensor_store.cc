@@ -11,6 +11,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/store/digest.h"
@@ -195,7 +196,7 @@ int64_t TensorStore::LeaseOf(const Keeping& keep) const {
 absl::Status TensorStore::CheckKeeping(const Keeping& keep) const {
   RETURN_IF_ERROR(CheckNameLength("name", keep.name));
   if (keep.lease_ns < 0) {
-    return absl::InvalidArgumentError(Concat("lease_ns: got ", keep.lease_ns, ", want at least 0"));
+    return Invalid("lease_ns", keep.lease_ns, "at least 0");
   }
   return absl::OkStatus();
 }

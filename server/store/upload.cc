@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -135,8 +136,8 @@ absl::StatusOr<bool> Upload::Write(int64_t offset,
     bytes += static_cast<int64_t>(piece.size());
   }
   if (offset < 0 || offset > size_ || bytes > size_ - offset) {
-    return absl::InvalidArgumentError(Concat("chunk: got ", bytes, " bytes from ", offset,
-                                             " on, want bytes of a tensor of ", size_));
+    return Invalid("chunk", Concat(bytes, " bytes from ", offset, " on"),
+                   Concat("bytes of a tensor of ", size_));
   }
   const ByteRange range = {offset, bytes};
   Claim claim(*this);
@@ -157,8 +158,8 @@ absl::StatusOr<bool> Upload::Write(int64_t offset,
       chunk->bytes = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
     }
     if (claimed_.count() >= kMaxRanges && !claimed_.Touches(range)) {
-      return absl::InvalidArgumentError(Concat("chunk: got bytes with more than ", kMaxRanges - 1,
-                                               " gaps between them, want fewer"));
+      return Invalid("chunk", Concat("bytes with more than ", kMaxRanges - 1, " gaps between them"),
+                     "fewer");
     }
     claim.parts = claimed_.Add(range);
     if (claim.parts.empty()) return true;

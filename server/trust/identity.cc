@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "server/trust/json_text.h"
 
@@ -139,7 +140,7 @@ std::string ShownName(const std::string& name) {
 }
 
 absl::Status BadRule(const std::string& field, const std::string& got, const std::string& want) {
-  return absl::InvalidArgumentError(absl::StrCat("rules: ", field, ": got ", got, ", want ", want));
+  return Invalid(Concat("rules: ", field), got, want);
 }
 
 absl::Status Read(const std::string& field, const json& value, int64_t& result) {

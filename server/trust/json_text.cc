@@ -13,6 +13,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 
 namespace gemmd {
@@ -141,9 +142,8 @@ class Reader {
   };
 
   absl::Status Bad(const yaml_mark_t& mark, std::string_view got, std::string_view want) const {
-    return absl::InvalidArgumentError(absl::StrCat(what_, ": line ", mark.line + 1, ", column ",
-                                                   mark.column + 1, ": got ", std::string(got),
-                                                   ", want ", std::string(want)));
+    return Invalid(Concat(what_, ": line ", mark.line + 1, ", column ", mark.column + 1), got,
+                   want);
   }
 
   absl::Status Take(const yaml_event_t& event) {
@@ -235,8 +235,7 @@ class Reader {
 absl::StatusOr<json> ParseJson(std::string_view what, std::string_view text, size_t max_bytes) {
   const std::string field(what);
   if (text.size() > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": got ", text.size(), " bytes, want at most ", max_bytes));
+    return Invalid(field, Concat(text.size(), " bytes"), Concat("at most ", max_bytes));
   }
   Examiner examiner(text);
   if (!json::sax_parse(text, &examiner)) {
@@ -247,8 +246,7 @@ absl::StatusOr<json> ParseJson(std::string_view what, std::string_view text, siz
 
 absl::StatusOr<json> ParseYaml(std::string_view what, std::string_view text, size_t max_bytes) {
   if (text.size() > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(std::string(what), ": got ", text.size(), " bytes, want at most ", max_bytes));
+    return Invalid(what, Concat(text.size(), " bytes"), Concat("at most ", max_bytes));
   }
   return Reader(what, text).Read();
 }

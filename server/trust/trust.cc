@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "server/system/files.h"
 #include "server/trust/identity.h"
@@ -64,8 +65,7 @@ bool TextDigest::Equals(const TextDigest& other) const {
 namespace {
 
 absl::Status BadLine(int line, std::string_view got, std::string_view want) {
-  return absl::InvalidArgumentError(absl::StrCat("tokens: line ", line, ": got ", std::string(got),
-                                                 ", want ", std::string(want)));
+  return Invalid(Concat("tokens: line ", line), got, want);
 }
 
 std::string_view Stripped(std::string_view text) {
@@ -77,8 +77,7 @@ std::string_view Stripped(std::string_view text) {
 
 absl::StatusOr<TokenHashes> TokenHashes::Parse(std::string_view text) {
   if (text.size() > kMaxBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokens: got ", text.size(), " bytes, want at most ", kMaxBytes));
+    return Invalid("tokens", Concat(text.size(), " bytes"), Concat("at most ", kMaxBytes));
   }
   TokenHashes hashes;
   for (int line = 1; !text.empty(); ++line) {
@@ -257,8 +256,7 @@ const Clock& Trust::Steady() {
 absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClock now,
                                                    const Clock& clock) {
   if (!options.jwt_keys_file.empty() && options.jwt.audience.empty()) {
-    return absl::InvalidArgumentError(
-        "jwt-audience: got nothing, want the audience of the tokens, with --jwt-keys");
+    return Invalid("jwt-audience", "nothing", "the audience of the tokens, with --jwt-keys");
   }
   std::unique_ptr<Trust> trust(new Trust(std::move(options), std::move(now), clock));
   RETURN_IF_ERROR(trust->Reload());

@@ -18,6 +18,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "server/trust/identity.h"
 #include "server/trust/json_text.h"
@@ -133,7 +134,7 @@ bool Verifies(EVP_PKEY* key, Signing algorithm, std::string_view text, std::stri
 }
 
 absl::Status BadKey(const std::string& field, const std::string& got, const std::string& want) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": got ", got, ", want ", want));
+  return Invalid(field, got, want);
 }
 
 absl::Status BadSet(const std::string& got, const std::string& want) {

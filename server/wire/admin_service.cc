@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "gemmd/v1/admin.grpc.pb.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/system/log.h"
@@ -157,8 +158,7 @@ absl::StatusOr<v1::ListSessionsResponse> ListSessions(const TensorStore& store,
   constexpr int64_t kDefaultLimit = 100;
   constexpr int64_t kMaxLimit = 1000;
   if (request.limit() < 0 || request.limit() > kMaxLimit) {
-    return absl::InvalidArgumentError(
-        Concat("limit: got ", request.limit(), ", want 0 to ", kMaxLimit));
+    return Invalid("limit", request.limit(), Concat("0 to ", kMaxLimit));
   }
   const int64_t limit = request.limit() == 0 ? kDefaultLimit : request.limit();
   const TensorStore::SessionList list = store.ListSessions(static_cast<size_t>(limit));

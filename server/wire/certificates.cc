@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/system/files.h"
@@ -81,7 +82,7 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 
 absl::Status Bad(std::string_view option, std::string_view file, std::string_view want) {
   ERR_clear_error();  // gRPC would otherwise read these errors as its own.
-  return absl::InvalidArgumentError(GotWant(option, file, want));
+  return Invalid(option, file, want);
 }
 
 absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string& path) {
@@ -357,9 +358,8 @@ absl::Status ServedCertificates::LookAtKeyPair(absl::StatusOr<CertificateBytes> 
   const std::string from = Expiry(key_pair_.next->not_before);
   const std::string until = Expiry(key_pair_.next->not_after);
   if (state_.loads > 0) {
-    return absl::InvalidArgumentError(
-        GotWant("tls-cert", files_.certificate,
-                Concat("one that is valid now (it is from ", from, " to ", until, ")")));
+    return Invalid("tls-cert", files_.certificate,
+                   Concat("one that is valid now (it is from ", from, " to ", until, ")"));
   }
   // The daemon starts all the same: its other addresses may not need this certificate.
   spdlog::warn("event=certificate_not_valid file={} from={} until={}", LogValue(files_.certificate),

@@ -26,6 +26,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/system/files.h"
@@ -68,12 +69,12 @@ absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address) {
   const absl::string_view digits = colon == rest.npos ? "" : rest.substr(colon + 1);
   const std::optional<uint16_t> port = ParseDecimal<uint16_t>({digits.data(), digits.size()});
   if (!port || colon == 0) {
-    return absl::InvalidArgumentError(GotWant(
-        "listen", address, "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT, mtls:HOST:PORT or unix:PATH"));
+    return Invalid("listen", address,
+                   "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT, mtls:HOST:PORT or unix:PATH");
   }
   absl::string_view host = rest.substr(0, colon);
   if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) {
-    return absl::InvalidArgumentError(GotWant("listen", address, "[IPV6]:PORT with both brackets"));
+    return Invalid("listen", address, "[IPV6]:PORT with both brackets");
   }
   parsed.host = std::string(host);
   parsed.port = *port;
@@ -180,8 +181,8 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& addr
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   if (path.size() >= sizeof(name.sun_path)) {
-    return absl::InvalidArgumentError(
-        GotWant("listen", address, Concat("a path of 1 to ", sizeof(name.sun_path) - 1, " bytes")));
+    return Invalid("listen", address,
+                   Concat("a path of 1 to ", sizeof(name.sun_path) - 1, " bytes"));
   }
   path.copy(name.sun_path, path.size());
   struct stat status = {};
@@ -217,8 +218,7 @@ absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address
   RETURN_IF_ERROR(CheckAddress(address));
   if (ConnectionKindOf(WithoutKind(address)) == ConnectionKind::kUnix &&
       ConnectionKindOf(address) != ConnectionKind::kUnix) {
-    return absl::InvalidArgumentError(
-        GotWant("listen", address, "unix:PATH without TLS: its bytes never leave the machine"));
+    return Invalid("listen", address, "unix:PATH without TLS: its bytes never leave the machine");
   }
   ListeningSocket made;
   absl::string_view rest = address;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/kernel.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -73,8 +74,7 @@ std::string WantedBytes(std::string_view shape, const MatrixLayout& layout, int6
 
 absl::Status RefuseSparse(std::string_view field, std::string_view member, std::string_view got,
                           std::string_view want) {
-  return absl::InvalidArgumentError(
-      GotWant(Concat(field, member), got, Concat(want, " where sparsity is 2:4")));
+  return Invalid(Concat(field, member), got, Concat(want, " where sparsity is 2:4"));
 }
 
 absl::StatusOr<MatrixLayout> ParseSparseLayout(std::string_view field, const v1::Operand& operand,
@@ -104,7 +104,7 @@ absl::StatusOr<ElementType> ParseType(std::string_view field, v1::ElementType ty
                                       std::optional<ElementType> unspecified) {
   if (type == v1::ELEMENT_TYPE_UNSPECIFIED) {
     if (unspecified.has_value()) return *unspecified;
-    return absl::InvalidArgumentError(Concat(field, ": got none, want an element type"));
+    return Invalid(field, "none", "an element type");
   }
   if (!v1::ElementType_IsValid(type)) return UnknownValue(field, type);
   return static_cast<ElementType>(type - 1);
@@ -124,10 +124,10 @@ absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType typ
   ASSIGN_OR_RETURN(MatrixLayout layout, TightLayout(field, type, order, rows, columns));
   if (strides.leading_dimension != 0) {
     if (strides.leading_dimension < layout.line_length()) {
-      return absl::InvalidArgumentError(
-          Concat(field, ".leading_dimension: got ", strides.leading_dimension,
-                 ", want 0 or at least the length of a ",
-                 order == Order::kRowMajor ? "row" : "column", ", ", layout.line_length()));
+      return Invalid(
+          Concat(field, ".leading_dimension"), strides.leading_dimension,
+          Concat("0 or at least the length of a ", order == Order::kRowMajor ? "row" : "column",
+                 ", ", layout.line_length()));
     }
     layout.leading_dimension = strides.leading_dimension;
     int64_t line_bits = 0;
@@ -135,9 +135,8 @@ absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType typ
     if (__builtin_mul_overflow(layout.leading_dimension, BitsOf(type), &line_bits) ||
         __builtin_add_overflow(line_bits, 7, &line_bits) ||
         __builtin_mul_overflow(line_bits / 8, layout.lines(), &matrix_bytes)) {
-      return absl::InvalidArgumentError(Concat(field, ".leading_dimension: got ",
-                                               strides.leading_dimension,
-                                               ", want a matrix of less than 2^63 bytes"));
+      return Invalid(Concat(field, ".leading_dimension"), strides.leading_dimension,
+                     "a matrix of less than 2^63 bytes");
     }
     layout.batch_stride_bytes = matrix_bytes;
   }
@@ -145,13 +144,11 @@ absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType typ
     const int64_t stride = *strides.batch_stride;
     int64_t stride_bits = 0;
     if (stride < 0 || __builtin_mul_overflow(stride, BitsOf(type), &stride_bits)) {
-      return absl::InvalidArgumentError(Concat(field, ".batch_stride: got ", stride,
-                                               ", want at least 0 and less than 2^63 bits"));
+      return Invalid(Concat(field, ".batch_stride"), stride, "at least 0 and less than 2^63 bits");
     }
     if (stride_bits % 8 != 0) {
-      return absl::InvalidArgumentError(Concat(field, ".batch_stride: got ", stride,
-                                               ", want a whole number of bytes of ", BitsOf(type),
-                                               "-bit elements"));
+      return Invalid(Concat(field, ".batch_stride"), stride,
+                     Concat("a whole number of bytes of ", BitsOf(type), "-bit elements"));
     }
     layout.batch_stride_bytes = stride_bits / 8;
   }
@@ -198,8 +195,8 @@ absl::StatusOr<FieldBytes> ParseBytes(std::string_view field, std::string_view s
   if (is_given) bytes = FindBytes(operand, v1::Operand::kDataFieldNumber, operand.data(), held);
   const int64_t got = bytes.size();
   if (got < count.least || got > count.full) {
-    return absl::InvalidArgumentError(Concat(field, ".data: got ", got, " bytes, want ",
-                                             WantedBytes(shape, layout, batch, count)));
+    return Invalid(Concat(field, ".data"), Concat(got, " bytes"),
+                   WantedBytes(shape, layout, batch, count));
   }
   if (!is_read) return NoBytes();
   for (int64_t rest = got - count.least; rest > 0;) {
@@ -227,7 +224,7 @@ static_assert(static_cast<int>(FactorType::kUe4m3) + 1 == v1::FACTOR_TYPE_UE4M3)
 absl::StatusOr<BlockScale> ParseBlocks(std::string_view field, const v1::BlockScale& wire) {
   const std::string type_field = Concat(field, ".type");
   if (wire.type() == v1::FACTOR_TYPE_UNSPECIFIED) {
-    return absl::InvalidArgumentError(GotWant(type_field, "none", "f32, ue8m0 or ue4m3"));
+    return Invalid(type_field, "none", "f32, ue8m0 or ue4m3");
   }
   if (!v1::FactorType_IsValid(wire.type())) return UnknownValue(type_field, wire.type());
   return BlockScale{.type = static_cast<FactorType>(wire.type() - 1),
@@ -247,10 +244,10 @@ absl::StatusOr<FieldBytes> ParseBlockFactors(std::string_view field, const Named
   if (got != want && !may_be_absent) {
     const std::string matrices =
         blocks.per_matrix ? Concat(" for each of ", problem.batch, " matrices") : "";
-    return absl::InvalidArgumentError(
-        Concat(field, ".factors: got ", got, " bytes, want ", extent.name, "/", blocks.lines,
-               " lines of k/", blocks.depth, ", each rounded up, ", BytesOf(blocks.type),
-               " bytes each", matrices, " = ", want));
+    return Invalid(
+        Concat(field, ".factors"), Concat(got, " bytes"),
+        Concat(extent.name, "/", blocks.lines, " lines of k/", blocks.depth, ", each rounded up, ",
+               BytesOf(blocks.type), " bytes each", matrices, " = ", want));
   }
   if (!problem.has_product()) return NoBytes();
   return bytes;
@@ -277,8 +274,8 @@ absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view ex
   const int64_t count = scale.values_size();
   if (scale.has_blocks()) {
     if (count > 0) {
-      return absl::InvalidArgumentError(
-          Concat(field, ".scale.values: got ", count, " values, want none beside blocks"));
+      return Invalid(Concat(field, ".scale.values"), Concat(count, " values"),
+                     "none beside blocks");
     }
     ASSIGN_OR_RETURN(blocks, ParseBlocks(Concat(field, ".scale.blocks"), scale.blocks()));
     return ScaleKind::kBlocks;
@@ -286,8 +283,8 @@ absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view ex
   if (count == 0) return ScaleKind::kNone;
   if (count == 1) return ScaleKind::kTensor;
   if (count == extent) return ScaleKind::kVector;
-  return absl::InvalidArgumentError(Concat(field, ".scale.values: got ", count,
-                                           " values, want 0, 1 or ", extent_name, " = ", extent));
+  return Invalid(Concat(field, ".scale.values"), Concat(count, " values"),
+                 Concat("0, 1 or ", extent_name, " = ", extent));
 }
 
 // The scale factors of A or B as the kernels take them: floats, or the bytes of block factors.
@@ -309,7 +306,7 @@ absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, Product& pr
   ASSIGN_OR_RETURN(problem.bias_type, ParseType("bias.type", bias.type(), problem.d.type));
   if (!v1::BiasAxis_IsValid(bias.axis())) return UnknownValue("bias.axis", bias.axis());
   if (bias.axis() == v1::BIAS_AXIS_UNSPECIFIED) {
-    return absl::InvalidArgumentError("bias.axis: got none, want rows or columns");
+    return Invalid("bias.axis", "none", "rows or columns");
   }
   problem.bias_axis = static_cast<BiasAxis>(bias.axis());
   if (held == nullptr) return absl::OkStatus();
@@ -322,9 +319,9 @@ absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, Product& pr
   // The bias is one line, whose stride in bits may exceed 63 bits.
   const int64_t want = line.batch_stride_bytes;
   if (got != want) {
-    return absl::InvalidArgumentError(Concat("bias.data: got ", got, " bytes, want ",
-                                             along_rows ? "m" : "n", " = ", extent, " elements of ",
-                                             BitsOf(problem.bias_type), " bits = ", want));
+    return Invalid("bias.data", Concat(got, " bytes"),
+                   Concat(along_rows ? "m" : "n", " = ", extent, " elements of ",
+                          BitsOf(problem.bias_type), " bits = ", want));
   }
   product.job.bias = product.pieces.Add(std::move(bytes.pieces), bytes.keeper);
   return absl::OkStatus();
@@ -339,7 +336,7 @@ absl::Status ParseShape(const v1::MultiplyRequest& request, Problem& problem) {
       {{"m", problem.m}, {"n", problem.n}, {"k", problem.k}, {"batch", problem.batch}}};
   for (const auto& [field, extent] : extents) {
     if (extent < 0) {
-      return absl::InvalidArgumentError(Concat(field, ": got ", extent, ", want at least 0"));
+      return Invalid(field, extent, "at least 0");
     }
   }
   return absl::OkStatus();
@@ -364,8 +361,7 @@ absl::Status ExpectDense(std::string_view field, const v1::Operand& operand) {
   if (!v1::Sparsity_IsValid(operand.sparsity())) {
     return UnknownValue(Concat(field, ".sparsity"), operand.sparsity());
   }
-  return absl::InvalidArgumentError(
-      Concat(field, ".sparsity: got 2:4, want none: only A may be sparse"));
+  return Invalid(Concat(field, ".sparsity"), "2:4", "none: only A may be sparse");
 }
 
 const v1::Operand& OperandOf(const v1::MultiplyRequest& request, OperandRole role) {
@@ -403,15 +399,15 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* h
                    ParseLayout("d", d_type, d_order, problem.m, problem.n, StridesOf(output)));
   if (problem.has_c()) {
     if (!request.has_c()) {
-      return absl::InvalidArgumentError(Concat("c: got none, want C where beta is ", problem.beta));
+      return Invalid("c", "none", Concat("C where beta is ", problem.beta));
     }
     RETURN_IF_ERROR(ExpectDense("c", request.c()));
     ASSIGN_OR_RETURN(problem.c, ParseOperandLayout("c", request.c(), problem.m, problem.n, d_type));
     if (request.c().scale().values_size() > 0 || request.c().scale().has_blocks()) {
-      return absl::InvalidArgumentError("c.scale: got values, want none: only A and B are scaled");
+      return Invalid("c.scale", "values", "none: only A and B are scaled");
     }
   } else if (request.has_c()) {
-    return absl::InvalidArgumentError("c: got C, want none where beta is 0");
+    return Invalid("c", "C", "none where beta is 0");
   }
   if (request.has_bias()) RETURN_IF_ERROR(ParseBias(request.bias(), held, product));
   return absl::OkStatus();
@@ -447,11 +443,10 @@ absl::Status ParseVerify(const v1::Verify& verify, Product& product) {
   const double rate = verify.rate();
   const bool is_sampled = verify.mode() == v1::VERIFY_MODE_SAMPLED;
   if (rate != 0 && !is_sampled) {
-    return absl::InvalidArgumentError("verify.rate: got a rate, want none unless mode is sampled");
+    return Invalid("verify.rate", "a rate", "none unless mode is sampled");
   }
   if (!(rate >= 0 && rate <= 1)) {
-    return absl::InvalidArgumentError(
-        Concat("verify.rate: got ", rate, ", want above 0 and at most 1"));
+    return Invalid("verify.rate", rate, "above 0 and at most 1");
   }
   if (verify.mode() == v1::VERIFY_MODE_UNSPECIFIED) return absl::OkStatus();
   product.asked_check = VerifyRule{
@@ -489,8 +484,7 @@ absl::Status ParseMultiply(const v1::MultiplyRequest& request, const HeldFields*
 namespace {
 
 absl::Status LeftOut(std::string_view field, std::string_view member) {
-  return absl::InvalidArgumentError(
-      GotWant(Concat(field, ".", member), "a value", "none: the tensor has its own"));
+  return Invalid(Concat(field, ".", member), "a value", "none: the tensor has its own");
 }
 
 // Checks the type that a request gives for a matrix that is a tensor: absent, or the tensor's own.
@@ -498,9 +492,8 @@ absl::Status CheckType(std::string_view field, v1::ElementType type, const Tenso
   const ElementType own = tensor.spec.layout.type;
   if (type == v1::ELEMENT_TYPE_UNSPECIFIED || type == ToWire(own)) return absl::OkStatus();
   if (!v1::ElementType_IsValid(type)) return UnknownValue(Concat(field, ".type"), type);
-  return absl::InvalidArgumentError(GotWant(Concat(field, ".type"),
-                                            NameOf(static_cast<ElementType>(type - 1)),
-                                            Concat("that of the tensor, ", NameOf(own))));
+  return Invalid(Concat(field, ".type"), NameOf(static_cast<ElementType>(type - 1)),
+                 Concat("that of the tensor, ", NameOf(own)));
 }
 
 // A matrix of the product that is a tensor.
@@ -555,8 +548,7 @@ class TensorOperands {
       MatrixLayout tight = problem.d;
       tight.batch_stride_bytes = tight.lines() * tight.line_stride_bytes();
       if (!(tight == problem.d)) {
-        return absl::InvalidArgumentError(
-            "d.batch_stride: got a gap between matrices, want none in a new tensor");
+        return Invalid("d.batch_stride", "a gap between matrices", "none in a new tensor");
       }
     }
     if (is_explained) return absl::OkStatus();
@@ -617,17 +609,15 @@ class TensorOperands {
         stored.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR;
     RETURN_IF_ERROR(CheckType("d", wire.type(), *tensor));
     if (stored.is_sparse() || tensor->spec.has_factors()) {
-      return absl::InvalidArgumentError(
-          "d.tensor: got a tensor that is sparse or has factors, want one without");
+      return Invalid("d.tensor", "a tensor that is sparse or has factors", "one without");
     }
     ASSIGN_OR_RETURN(const Order asked, ParseOrder("d.order", wire.order()));
     if (asked == Order::kColumnMajor && stored.order == Order::kRowMajor) {
-      return absl::InvalidArgumentError(GotWant("d.order", "column", "that of the tensor, row"));
+      return Invalid("d.order", "column", "that of the tensor, row");
     }
     if (wire.leading_dimension() != 0 && wire.leading_dimension() != stored.leading_dimension) {
-      return absl::InvalidArgumentError(
-          Concat("d.leading_dimension: got ", wire.leading_dimension(),
-                 ", want 0 or that of the tensor, ", stored.leading_dimension));
+      return Invalid("d.leading_dimension", wire.leading_dimension(),
+                     Concat("0 or that of the tensor, ", stored.leading_dimension));
     }
     if (wire.has_batch_stride()) return LeftOut("d", "batch_stride");
     ASSIGN_OR_RETURN(d_, ParsePart("d.tensor", wire.tensor(), tensor->spec));
@@ -662,8 +652,7 @@ class TensorOperands {
     const std::vector<float>& scale = spec.scale;
     if (!spec.has_factors()) return absl::OkStatus();
     if (resident.role == OperandRole::kC) {
-      return absl::InvalidArgumentError(
-          "c.tensor: got a tensor with factors, want one without: only A and B are scaled");
+      return Invalid("c.tensor", "a tensor with factors", "one without: only A and B are scaled");
     }
     const bool is_a = resident.role == OperandRole::kA;
     Source& source = is_a ? job.a_scale : job.b_scale;
@@ -694,9 +683,8 @@ class TensorOperands {
       const bool is_same = resident.part == *d_ && !resident.wire->transpose();
       if (resident.role == OperandRole::kC && is_same) continue;
       if (!Overlap(resident.part, *d_)) continue;
-      return absl::InvalidArgumentError(Concat(
-          "d.tensor: got bytes of ", resident.field(),
-          ".tensor, want bytes of no operand, or exactly those of a C that is not transposed"));
+      return Invalid("d.tensor", Concat("bytes of ", resident.field(), ".tensor"),
+                     "bytes of no operand, or exactly those of a C that is not transposed");
     }
     return absl::OkStatus();
   }
@@ -793,7 +781,7 @@ absl::Status CheckOperand(v1::FragmentOperand operand, const Instruction& instru
     refused = "METADATA of a dense instruction";
   }
   if (refused.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(GotWant("operand", refused, FragmentsOf(instruction)));
+  return Invalid("operand", refused, FragmentsOf(instruction));
 }
 
 // Checks that the instruction has the selector of the request.
@@ -802,9 +790,8 @@ absl::Status CheckSelector(const v1::DescribeFragmentRequest& request,
   const bool is_metadata = request.operand() == v1::FRAGMENT_OPERAND_METADATA;
   const int count = is_metadata ? mma::SelectorCount(instruction) : 1;
   if (request.selector() >= 0 && request.selector() < count) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      GotWant("selector", Concat(request.selector()),
-              count == 1 ? std::string("0") : Concat("0 to ", count - 1)));
+  return Invalid("selector", request.selector(),
+                 count == 1 ? std::string("0") : Concat("0 to ", count - 1));
 }
 
 // Writes the entries of an answer as bytes: message objects for all of them at once would take a

@@ -16,6 +16,7 @@
 
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "proto/field_start.h"
@@ -175,8 +176,8 @@ absl::Status MalformedMessage() {
 }
 
 absl::Status TooManyFields() {
-  return absl::InvalidArgumentError(GotWant("message", Concat("more than ", kMaxFields, " fields"),
-                                            Concat("at most ", kMaxFields)));
+  return Invalid("message", Concat("more than ", kMaxFields, " fields"),
+                 Concat("at most ", kMaxFields));
 }
 
 absl::Status Examination::Run(Message& message) {
@@ -206,9 +207,8 @@ absl::Status Examination::Unknown(uint32_t tag, int start) {
   if (!WireFormatLite::SkipField(&input_, tag)) return MalformedMessage();
   unknown_bytes_ += input_.CurrentPosition() - start;
   if (unknown_bytes_ <= kMaxUnknownBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(Concat("message: got at least ", unknown_bytes_,
-                                           " bytes of unknown fields, want at most ",
-                                           kMaxUnknownBytes));
+  return Invalid("message", Concat("at least ", unknown_bytes_, " bytes of unknown fields"),
+                 Concat("at most ", kMaxUnknownBytes));
 }
 
 absl::Status Examination::Known(const Field& field, uint32_t tag, int start, Message* message,
@@ -245,8 +245,7 @@ absl::Status Examination::Delimited(const Field& field, int start, Message* mess
   } else if (field.type() == FieldDescriptor::TYPE_BYTES && message != nullptr) {
     return Bytes(field, start, size, *message, holding);
   } else if (field.type() == FieldDescriptor::TYPE_STRING && size > kMaxTextBytes) {
-    return absl::InvalidArgumentError(
-        GotWant(field.name(), Concat(size, " bytes"), Concat("at most ", kMaxTextBytes)));
+    return Invalid(field.name(), Concat(size, " bytes"), Concat("at most ", kMaxTextBytes));
   }
   return input_.Skip(size) ? absl::OkStatus() : MalformedMessage();
 }
@@ -516,9 +515,8 @@ absl::Status JointRequest::Cut() {
       if (!WireFormatLite::SkipField(&input, tag)) return MalformedMessage();
       const int64_t unknown_bytes = input.CurrentPosition() - product_bytes;
       if (unknown_bytes <= kMaxUnknownBytes) continue;
-      return absl::InvalidArgumentError(Concat("message: got at least ", unknown_bytes,
-                                               " bytes of unknown fields, want at most ",
-                                               kMaxUnknownBytes));
+      return Invalid("message", Concat("at least ", unknown_bytes, " bytes of unknown fields"),
+                     Concat("at most ", kMaxUnknownBytes));
     }
     if (!input.ReadVarint32(&bytes)) return MalformedMessage();
     const int64_t begin = input.CurrentPosition();
@@ -526,8 +524,7 @@ absl::Status JointRequest::Cut() {
       return MalformedMessage();
     }
     if (products_.size() == kMaxJointRequests) {
-      return absl::InvalidArgumentError(
-          GotWant("requests", "more", Concat("at most ", kMaxJointRequests, " in one message")));
+      return Invalid("requests", "more", Concat("at most ", kMaxJointRequests, " in one message"));
     }
     if (products_.size() == 1) products_.reserve(kMaxJointRequests);
     products_.push_back({begin, begin + bytes});
@@ -536,9 +533,8 @@ absl::Status JointRequest::Cut() {
   // NextTag returns 0 at the end, and also for bytes that cannot be a tag.
   if (!input.ConsumedEntireMessage()) return MalformedMessage();
   if (products_.size() > 1 && wire_bytes_ > kMaxJointBytes) {
-    return absl::InvalidArgumentError(Concat("requests: got ", products_.size(), " in ",
-                                             wire_bytes_, " bytes, want a single one, or at most ",
-                                             kMaxJointBytes, " bytes"));
+    return Invalid("requests", Concat(products_.size(), " in ", wire_bytes_, " bytes"),
+                   Concat("a single one, or at most ", kMaxJointBytes, " bytes"));
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "reflection/v1/reflection.grpc.pb.h"
@@ -110,8 +111,7 @@ absl::Status DescribeSymbol(const ReflectionQuestion& request,
         response.mutable_list_services_response()->add_service()->set_name(service);
       }
       return absl::OkStatus();
-    default:
-      return absl::InvalidArgumentError(GotWant("message_request", "none", "one of its kinds"));
+    default: return Invalid("message_request", "none", "one of its kinds");
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/wire/convert.h"
@@ -58,16 +59,15 @@ absl::StatusOr<PartOfTensor> ParsePart(std::string_view field, const v1::TensorP
   part.offset_bytes = part.first_matrix * layout.batch_stride_bytes;
   if (layout.is_sparse()) {
     if (part.rows == layout.rows && part.columns == layout.columns) return part;
-    return absl::InvalidArgumentError(
-        GotWant(field, "a part of the rows or columns of a sparse tensor", "all of them"));
+    return Invalid(field, "a part of the rows or columns of a sparse tensor", "all of them");
   }
   const bool is_row_major = layout.order == Order::kRowMajor;
   const int64_t first_line = is_row_major ? part.first_row : part.first_column;
   const int64_t first_element = is_row_major ? part.first_column : part.first_row;
   const int64_t first_bit = first_element * BitsOf(layout.type);
   if (first_bit % 8 != 0) {
-    return absl::InvalidArgumentError(Concat(field, ": got lines that start at element ",
-                                             first_element, ", want a start on a whole byte"));
+    return Invalid(field, Concat("lines that start at element ", first_element),
+                   "a start on a whole byte");
   }
   part.offset_bytes += first_line * layout.line_stride_bytes() + first_bit / 8;
   return part;
@@ -79,21 +79,19 @@ absl::Status CheckWholeBytes(std::string_view field, const PartOfTensor& part,
   const bool is_row_major = layout.order == Order::kRowMajor;
   const int64_t end = is_row_major ? part.first_column + part.columns : part.first_row + part.rows;
   if (end == layout.line_length() || end * BitsOf(layout.type) % 8 == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      Concat(field, ": got lines that end at element ", end, ", want an end on a whole byte"));
+  return Invalid(field, Concat("lines that end at element ", end), "an end on a whole byte");
 }
 
 absl::Status CheckShape(std::string_view field, const PartOfTensor& part, int64_t rows,
                         int64_t columns, int64_t batch, bool may_broadcast) {
   if (part.rows != rows || part.columns != columns) {
-    return absl::InvalidArgumentError(Concat(field, ".tensor: got ", part.rows, " rows and ",
-                                             part.columns, " columns, want ", rows, " and ",
-                                             columns));
+    return Invalid(Concat(field, ".tensor"),
+                   Concat(part.rows, " rows and ", part.columns, " columns"),
+                   Concat(rows, " and ", columns));
   }
   if (part.matrices == batch || (may_broadcast && part.matrices == 1)) return absl::OkStatus();
-  return absl::InvalidArgumentError(Concat(field, ".tensor: got ", part.matrices,
-                                           " matrices, want ", may_broadcast ? "1 or " : "",
-                                           "batch = ", batch));
+  return Invalid(Concat(field, ".tensor"), Concat(part.matrices, " matrices"),
+                 Concat(may_broadcast ? "1 or " : "", "batch = ", batch));
 }
 
 bool Overlap(const PartOfTensor& a, const PartOfTensor& b) {
@@ -110,9 +108,8 @@ absl::StatusOr<absl::Span<const float>> ScaleOfPart(std::string_view field,
   const MatrixLayout& layout = tensor.spec.layout;
   const int64_t extent = by_row ? layout.rows : layout.columns;
   if (static_cast<int64_t>(scale.size()) != extent) {
-    return absl::InvalidArgumentError(
-        Concat(field, ".tensor: got ", scale.size(), " factors, want one for each ",
-               by_row ? "row" : "column", " of the tensor, ", extent));
+    return Invalid(Concat(field, ".tensor"), Concat(scale.size(), " factors"),
+                   Concat("one for each ", by_row ? "row" : "column", " of the tensor, ", extent));
   }
   return scale.subspan(static_cast<size_t>(by_row ? part.first_row : part.first_column),
                        static_cast<size_t>(by_row ? part.rows : part.columns));
@@ -124,10 +121,10 @@ absl::StatusOr<BlocksOfPart> BlocksOf(std::string_view field, const PartOfTensor
   const std::string name = Concat(field, ".tensor");
   const TensorBlocks& kept = *spec.blocks;
   if (kept.is_k_along_columns != is_k_along_columns) {
-    return absl::InvalidArgumentError(GotWant(
+    return Invalid(
         name, kept.is_k_along_columns ? "k along the tensor's rows" : "k down the tensor's columns",
         Concat("it ", kept.is_k_along_columns ? "down its columns" : "along its rows",
-               ", as its factors have it (spec.k_along_columns); transpose is one of the two")));
+               ", as its factors have it (spec.k_along_columns); transpose is one of the two"));
   }
   const MatrixLayout& layout = spec.layout;
   const int64_t lines = is_k_along_columns ? layout.columns : layout.rows;
@@ -136,21 +133,19 @@ absl::StatusOr<BlocksOfPart> BlocksOf(std::string_view field, const PartOfTensor
   const int64_t part_lines = is_k_along_columns ? part.columns : part.rows;
   const int64_t part_k = is_k_along_columns ? part.rows : part.columns;
   if (part_k != k) {
-    return absl::InvalidArgumentError(GotWant(name, Concat("a part of k, ", part_k),
-                                              Concat("all ", k, " of a tensor with factors")));
+    return Invalid(name, Concat("a part of k, ", part_k),
+                   Concat("all ", k, " of a tensor with factors"));
   }
   BlocksOfPart result;
   result.blocks = kept.scale;
   if (first_line % kept.scale.lines != 0) {
-    return absl::InvalidArgumentError(
-        GotWant(name, Concat("a part that begins at line ", first_line),
-                Concat("the beginning of a block, a multiple of ", kept.scale.lines)));
+    return Invalid(name, Concat("a part that begins at line ", first_line),
+                   Concat("the beginning of a block, a multiple of ", kept.scale.lines));
   }
   if (part.matrices == 1) result.blocks.per_matrix = false;
   if (result.blocks.per_matrix && part_lines != lines) {
-    return absl::InvalidArgumentError(
-        GotWant(name, Concat(part_lines, " lines of ", part.matrices, " matrices"),
-                "one matrix, or all lines, where each matrix has factors of its own"));
+    return Invalid(name, Concat(part_lines, " lines of ", part.matrices, " matrices"),
+                   "one matrix, or all lines, where each matrix has factors of its own");
   }
   ASSIGN_OR_RETURN(result.bytes, FactorBytes(name, result.blocks, part_lines, k, batch));
   result.offset_bytes =
@@ -259,8 +254,7 @@ void Release(void* owner) { delete static_cast<std::shared_ptr<const void>*>(own
 
 absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
   if (bytes.Length() > kMaxPutBytes) {
-    return absl::InvalidArgumentError(
-        GotWant("message", Concat(bytes.Length(), " bytes"), Concat("at most ", kMaxPutBytes)));
+    return Invalid("message", Concat(bytes.Length(), " bytes"), Concat("at most ", kMaxPutBytes));
   }
   PutMessage message;
   message.slices = std::make_unique<ReceivedSlices>(SlicesIn(bytes));
@@ -287,8 +281,7 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
   int64_t count = 0;
   for (const auto& piece : message.chunk->pieces) count += static_cast<int64_t>(piece.size());
   if (count > kMaxChunkBytes) {
-    return absl::InvalidArgumentError(
-        Concat("chunk.data: got ", count, " bytes, want at most ", kMaxChunkBytes));
+    return Invalid("chunk.data", Concat(count, " bytes"), Concat("at most ", kMaxChunkBytes));
   }
   return message;
 }
@@ -324,11 +317,10 @@ namespace {
 absl::StatusOr<MatrixLayout> ParseSparse(const v1::TensorSpec& spec, ElementType type,
                                          Order order) {
   if (order != Order::kRowMajor) {
-    return absl::InvalidArgumentError(GotWant("spec.order", "column", "row where sparsity is 2:4"));
+    return Invalid("spec.order", "column", "row where sparsity is 2:4");
   }
   if (spec.leading_dimension() != 0) {
-    return absl::InvalidArgumentError(GotWant(
-        "spec.leading_dimension", Concat(spec.leading_dimension()), "0 where sparsity is 2:4"));
+    return Invalid("spec.leading_dimension", spec.leading_dimension(), "0 where sparsity is 2:4");
   }
   return TightSparseLayout("spec", type, spec.rows(), spec.columns());
 }
@@ -337,23 +329,19 @@ absl::StatusOr<std::optional<TensorBlocks>> ParseTensorBlocks(const v1::TensorSp
                                                               ElementType type) {
   if (!spec.scale().has_blocks()) {
     if (!spec.k_along_columns()) return std::optional<TensorBlocks>();
-    return absl::InvalidArgumentError(
-        "spec.k_along_columns: got true, want false without scale.blocks");
+    return Invalid("spec.k_along_columns", "true", "false without scale.blocks");
   }
   const v1::BlockScale& wire = spec.scale().blocks();
   if (BitsOf(type) > 8 || type == ElementType::kB1) {
-    return absl::InvalidArgumentError(
-        GotWant("spec.scale.blocks", Concat("factors for elements of type ", NameOf(type)),
-                "none (only types of 4 to 8 bits have factors of blocks)"));
+    return Invalid("spec.scale.blocks", Concat("factors for elements of type ", NameOf(type)),
+                   "none (only types of 4 to 8 bits have factors of blocks)");
   }
   if (spec.sparsity() != v1::SPARSITY_NONE) {
-    return absl::InvalidArgumentError(
-        GotWant("spec.scale.blocks", "factors of a sparse tensor", "none"));
+    return Invalid("spec.scale.blocks", "factors of a sparse tensor", "none");
   }
   if (!wire.factors().empty()) {
-    return absl::InvalidArgumentError(GotWant("spec.scale.blocks.factors",
-                                              Concat(wire.factors().size(), " bytes"),
-                                              "none: the tensor's own bytes end with the factors"));
+    return Invalid("spec.scale.blocks.factors", Concat(wire.factors().size(), " bytes"),
+                   "none: the tensor's own bytes end with the factors");
   }
   TensorBlocks blocks;
   blocks.is_k_along_columns = spec.k_along_columns();
@@ -364,26 +352,23 @@ absl::StatusOr<std::optional<TensorBlocks>> ParseTensorBlocks(const v1::TensorSp
 absl::Status CheckScale(const v1::TensorSpec& spec, ElementType type) {
   const int64_t count = spec.scale().values_size();
   if (count > 0 && spec.scale().has_blocks()) {
-    return absl::InvalidArgumentError(
-        Concat("spec.scale.values: got ", count, " values, want none beside blocks"));
+    return Invalid("spec.scale.values", Concat(count, " values"), "none beside blocks");
   }
   if (count == 0) return absl::OkStatus();
   if (BitsOf(type) != 8) {
-    return absl::InvalidArgumentError(Concat("spec.scale.values: got ", count,
-                                             " values, want none: only 8-bit types are scaled"));
+    return Invalid("spec.scale.values", Concat(count, " values"),
+                   "none: only 8-bit types are scaled");
   }
   if (count == 1 || count == spec.rows() || count == spec.columns()) return absl::OkStatus();
-  return absl::InvalidArgumentError(Concat("spec.scale.values: got ", count,
-                                           " values, want 0, 1, rows = ", spec.rows(),
-                                           " or columns = ", spec.columns()));
+  return Invalid("spec.scale.values", Concat(count, " values"),
+                 Concat("0, 1, rows = ", spec.rows(), " or columns = ", spec.columns()));
 }
 
 absl::StatusOr<std::optional<Sha256Digest>> ParseDigest(const std::string& bytes) {
   if (bytes.empty()) return std::optional<Sha256Digest>();
   Sha256Digest digest;
   if (bytes.size() != digest.size()) {
-    return absl::InvalidArgumentError(
-        GotWant("begin.sha256", Concat(bytes.size(), " bytes"), "32 or none"));
+    return Invalid("begin.sha256", Concat(bytes.size(), " bytes"), "32 or none");
   }
   std::copy(bytes.begin(), bytes.end(), digest.begin());
   return std::optional<Sha256Digest>(digest);
@@ -399,8 +384,7 @@ absl::StatusOr<TensorSpec> ParseTensorSpec(const v1::TensorSpec& spec) {
       {"rows", spec.rows()}, {"columns", spec.columns()}, {"matrices", matrices}};
   for (const auto& [name, extent] : extents) {
     if (extent < 0) {
-      return absl::InvalidArgumentError(
-          Concat("spec.", name, ": got ", extent, ", want at least 0"));
+      return Invalid(Concat("spec.", name), extent, "at least 0");
     }
   }
   if (!v1::Sparsity_IsValid(spec.sparsity())) return UnknownValue("spec.sparsity", spec.sparsity());
@@ -420,17 +404,16 @@ absl::StatusOr<TensorName> ParseTensorRef(std::string_view field, const v1::Tens
     case v1::TensorRef::kHandle: {
       const std::optional<RandomId> handle = RandomId::FromBytes(ref.handle());
       if (handle) return TensorName(*handle);
-      return absl::InvalidArgumentError(GotWant(Concat(field, ".handle"),
-                                                Concat(ref.handle().size(), " bytes"),
-                                                Concat(RandomId::kBytes)));
+      return Invalid(Concat(field, ".handle"), Concat(ref.handle().size(), " bytes"),
+                     RandomId::kBytes);
     }
     case v1::TensorRef::kName:
       RETURN_IF_ERROR(CheckNameLength(Concat(field, ".name"), ref.name()));
       if (ref.name().empty()) {
-        return absl::InvalidArgumentError(GotWant(Concat(field, ".name"), "none", "a name"));
+        return Invalid(Concat(field, ".name"), "none", "a name");
       }
       return TensorName(ref.name());
-    default: return absl::InvalidArgumentError(GotWant(field, "none", "a handle or a name"));
+    default: return Invalid(field, "none", "a handle or a name");
   }
 }
 

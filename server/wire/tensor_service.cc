@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "gemmd/v1/resident.grpc.pb.h"
 #include "gemmd/v1/resident.pb.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "server/store/compression.h"
 #include "server/system/files.h"
@@ -447,7 +448,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
           session_, upload_, message.chunk->offset, message.chunk->pieces,
           [self = shared_from_this()] { self->TakeRead(); }, stream_);
     }
-    if (has_begun_) return absl::InvalidArgumentError("put: got no chunk, want one");
+    if (has_begun_) return Invalid("put", "no chunk", "one");
     has_begun_ = true;
     RETURN_IF_ERROR(BeginOrJoin(message.other));
     return true;

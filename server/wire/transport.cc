@@ -21,6 +21,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "proto/deadline_after.h"
@@ -267,8 +268,7 @@ absl::Status AddMilliseconds(std::string_view option, const char* argument, absl
                              grpc::ServerBuilder& builder) {
   const int64_t milliseconds = absl::ToInt64Milliseconds(value);
   if (milliseconds < 1 || milliseconds > std::numeric_limits<int>::max()) {
-    return absl::InvalidArgumentError(
-        Concat(option, ": got ", absl::FormatDuration(value), ", want from 1ms to 24 days"));
+    return Invalid(option, absl::FormatDuration(value), "from 1ms to 24 days");
   }
   builder.AddChannelArgument(argument, static_cast<int>(milliseconds));
   return absl::OkStatus();
@@ -279,7 +279,7 @@ std::string SystemError() { return std::error_code(errno, std::generic_category(
 absl::Status CheckWhichFiles(const TransportOptions& options, const std::string& metrics_listen) {
   const CertificateFiles& files = options.certificates;
   const auto missing = [](std::string_view option, const std::string& address) {
-    return absl::InvalidArgumentError(GotWant(option, "none", Concat("a file, for ", address)));
+    return Invalid(option, "none", Concat("a file, for ", address));
   };
   bool has_tls = false;
   bool has_mtls = false;
@@ -298,18 +298,17 @@ absl::Status CheckWhichFiles(const TransportOptions& options, const std::string&
   // An operator who names a certificate and forgets the prefix would serve without encryption.
   const bool has_any = !files.certificate.empty() || !files.key.empty();
   if (has_any && !has_tls) {
-    return absl::InvalidArgumentError(GotWant(
+    return Invalid(
         files.certificate.empty() ? "tls-key" : "tls-cert",
         files.certificate.empty() ? files.key : files.certificate,
-        "none, since neither --listen nor --metrics-listen has an address with tls: or mtls:"));
+        "none, since neither --listen nor --metrics-listen has an address with tls: or mtls:");
   }
   if (!files.client_crl.empty() && files.client_ca.empty()) {
     return missing("client-ca", Concat("--client-crl=", files.client_crl));
   }
   if (!files.client_ca.empty() && !has_mtls) {
-    return absl::InvalidArgumentError(
-        GotWant("client-ca", files.client_ca,
-                "none, since neither --listen nor --metrics-listen has an address with mtls:"));
+    return Invalid("client-ca", files.client_ca,
+                   "none, since neither --listen nor --metrics-listen has an address with mtls:");
   }
   return absl::OkStatus();
 }
@@ -320,8 +319,7 @@ absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQu
                                 grpc::ServerBuilder& builder) {
   if (options.max_message_bytes < 1 ||
       options.max_message_bytes > std::numeric_limits<int>::max()) {
-    return absl::InvalidArgumentError(
-        Concat("max-message-bytes: got ", options.max_message_bytes, ", want from 1 to 2^31-1"));
+    return Invalid("max-message-bytes", options.max_message_bytes, "from 1 to 2^31-1");
   }
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
@@ -375,8 +373,8 @@ absl::Status CheckAddress(const std::string& address) {
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(name.sun_path)) {
-    return absl::InvalidArgumentError(Concat("listen: got ", address, ", want a path of 1 to ",
-                                             sizeof(name.sun_path) - 1, " bytes"));
+    return Invalid("listen", address,
+                   Concat("a path of 1 to ", sizeof(name.sun_path) - 1, " bytes"));
   }
   path.copy(name.sun_path, path.size());
   const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -416,10 +414,9 @@ absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& opti
   constexpr int64_t kMaxByDefault = 32768;
   const int64_t max_connections = std::max(open_files - kFilesOfDaemon, int64_t{1});
   if (options.max_connections > max_connections) {
-    return absl::InvalidArgumentError(
-        GotWant("max-connections", Concat(options.max_connections),
-                Concat("at most ", max_connections, ", the limit of open files (", open_files,
-                       ") less ", kFilesOfDaemon, " for the daemon's own")));
+    return Invalid("max-connections", options.max_connections,
+                   Concat("at most ", max_connections, ", the limit of open files (", open_files,
+                          ") less ", kFilesOfDaemon, " for the daemon's own"));
   }
   ConnectionLimits limits = {.all = options.max_connections};
   if (limits.all == 0) {
