@@ -43,18 +43,6 @@ absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate
 
 namespace {
 
-// A reactor for a call that is refused before its request is read. It keeps nothing and owns
-// itself. `Reactor` is the reactor type of the method.
-template <typename Reactor>
-Reactor* RefuseCall(const absl::Status& status) {
-  class Refused final : public Reactor {
-   public:
-    explicit Refused(const absl::Status& status) { this->Finish(ToGrpcStatus(status)); }
-    void OnDone() override { delete this; }
-  };
-  return new Refused(status);
-}
-
 // One OpenSession call. Sends the token once and then keeps the session open until the client has
 // gone or an operator has dropped the session.
 //
@@ -62,14 +50,15 @@ Reactor* RefuseCall(const absl::Status& status) {
 class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                              public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(const HandlerTiming& timing, SendWatch& watch,
-                 grpc::CallbackServerContext& context)
-      : timing_(timing), sending_(watch, context) {}
+  SessionReactor(const ServiceParts& parts, grpc::CallbackServerContext& context)
+      : parts_(parts),
+        timing_{parts.times, parts.clock, HandlerOf("OpenSession")},
+        sending_(parts.watch, context) {}
 
-  void Start(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
-             const grpc::ByteBuffer& request) {
+  void Start(grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+    const HandlerTimer timer = timing_.Begin();
     self_ = shared_from_this();
-    if (const absl::Status status = Open(store, gate, context, request); !status.ok()) {
+    if (const absl::Status status = Open(context, request); !status.ok()) {
       Finish(ToGrpcStatus(status));
       return;
     }
@@ -123,14 +112,15 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     Finish(end);
   }
 
-  absl::Status Open(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
-                    const grpc::ByteBuffer& request) {
+  absl::Status Open(grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+    RETURN_IF_ERROR(parts_.runner.CheckQuestion());
+    TensorStore& store = parts_.runner.tensors();
     v1::OpenSessionRequest wire;
     RETURN_IF_ERROR(
         ReadRequest(TakeRequest(request), wire, RuleOf("/gemmd.v1.Tensors/OpenSession").max_bytes));
-    ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
+    ASSIGN_OR_RETURN(const Gate::Caller caller, parts_.gate.CallerOf(context, Role::kTensors));
     const std::string peer =
-        caller != nullptr ? caller->name : std::string(HostOf(gate.PeerOf(context)));
+        caller != nullptr ? caller->name : std::string(HostOf(parts_.gate.PeerOf(context)));
     SessionOwner owner;
     owner.is_known = caller != nullptr;
     if (caller != nullptr) {
@@ -154,6 +144,7 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     return absl::OkStatus();
   }
 
+  const ServiceParts parts_;
   const HandlerTiming timing_;
   SendWatch::Call sending_;
   std::shared_ptr<SessionReactor> self_;
@@ -165,16 +156,6 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status end_ ABSL_GUARDED_BY(mutex_) = grpc::Status::CANCELLED;
 };
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming& timing,
-                                                             TensorStore& store, const Gate& gate,
-                                                             SendWatch& watch,
-                                                             grpc::CallbackServerContext& context,
-                                                             const grpc::ByteBuffer& request) {
-  const auto reactor = std::make_shared<SessionReactor>(timing, watch, context);
-  reactor->Start(store, gate, context, request);
-  return reactor.get();
-}
 
 // The bytes that one read fetches from a device. The fixed cost of a read is that of a quarter of a
 // megabyte.
@@ -188,14 +169,17 @@ constexpr int64_t kMinWindowBytes = kMaxChunkBytes / 16;
 // A cancelled call ends with the write that fails.
 class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  GetReactor(const HandlerTiming& timing, TensorStore& store, UnreadAnswers& unread,
-             SendWatch& watch, grpc::CallbackServerContext& context)
-      : timing_(timing), store_(store), unread_(unread), sending_(watch, context) {}
+  GetReactor(const ServiceParts& parts, UnreadAnswers& unread, grpc::CallbackServerContext& context)
+      : parts_(parts),
+        timing_{parts.times, parts.clock, HandlerOf("Get")},
+        store_(parts.runner.tensors()),
+        unread_(unread),
+        sending_(parts.watch, context) {}
 
-  void Start(const Gate& gate, grpc::CallbackServerContext& context,
-             const grpc::ByteBuffer& request) {
+  void Start(grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+    const HandlerTimer timer = timing_.Begin();
     const absl::Status status = OrNoMemory("tensor: no memory for its description, try again later",
-                                           [&] { return Find(gate, context, request); });
+                                           [&] { return Find(context, request); });
     if (!status.ok()) {
       TellRetryAfter(status, context);
       Finish(ToGrpcStatus(status));
@@ -225,12 +209,13 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
  private:
-  absl::Status Find(const Gate& gate, grpc::CallbackServerContext& context,
-                    const grpc::ByteBuffer& request) {
+  absl::Status Find(grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+    RETURN_IF_ERROR(parts_.runner.CheckQuestion());
     v1::GetRequest wire;
     RETURN_IF_ERROR(
         ReadRequest(TakeRequest(request), wire, RuleOf("/gemmd.v1.Tensors/Get").max_bytes));
-    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate, context));
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session,
+                     SessionOf(store_, parts_.gate, context));
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
     ASSIGN_OR_RETURN(tensor_, store_.Find(session, name));
     ASSIGN_OR_RETURN(const ByteRange range, ParseRange(wire, tensor_->spec.bytes));
@@ -309,6 +294,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     StartWrite(&answer_);
   }
 
+  const ServiceParts parts_;
   const HandlerTiming timing_;
   TensorStore& store_;
   UnreadAnswers& unread_;
@@ -323,16 +309,6 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   int64_t end_ = 0;
 };
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(const HandlerTiming& timing,
-                                                         TensorStore& store, const Gate& gate,
-                                                         UnreadAnswers& unread, SendWatch& watch,
-                                                         grpc::CallbackServerContext& context,
-                                                         const grpc::ByteBuffer& request) {
-  auto* const reactor = new GetReactor(timing, store, unread, watch, context);
-  reactor->Start(gate, context, request);
-  return reactor;
-}
-
 // One Put call: a stream that starts an upload, or joins one, and sends bytes of it.
 //
 // The state changes under the lock. What follows from it (read, write, finish) is decided under the
@@ -344,23 +320,17 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(const HandlerTiming& ti
 class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                          public std::enable_shared_from_this<PutReactor> {
  public:
-  PutReactor(TensorStore& store, UnreadAnswers& unread, SendWatch& watch, HandlerTimes& times,
-             grpc::CallbackServerContext& context, const Clock& clock)
-      : store_(store),
+  PutReactor(const ServiceParts& parts, UnreadAnswers& unread, grpc::CallbackServerContext& context)
+      : store_(parts.runner.tensors()),
         unread_(unread),
-        timing_{times, clock, HandlerOf("Put")},
-        sending_(watch, context) {}
+        timing_{parts.times, parts.clock, HandlerOf("Put")},
+        sending_(parts.watch, context) {}
 
-  void Start(const Gate& gate, grpc::CallbackServerContext& context) {
+  void Start(const ServiceParts& parts, grpc::CallbackServerContext& context) {
     const HandlerTimer timer = timing_.Begin();
     self_ = shared_from_this();
-    caller_ = gate.FlowNameOf(context);
-    absl::StatusOr<TensorStore::SessionUse> session = SessionOf(store_, gate, context);
-    if (session.ok()) {
-      session_ = *std::move(session);
-    } else {
-      EndWith(session.status());
-    }
+    caller_ = parts.gate.FlowNameOf(context);
+    if (const absl::Status status = Open(parts, context); !status.ok()) EndWith(status);
     Advance();
   }
 
@@ -404,6 +374,12 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
  private:
+  absl::Status Open(const ServiceParts& parts, grpc::CallbackServerContext& context) {
+    RETURN_IF_ERROR(parts.runner.CheckQuestion());
+    ASSIGN_OR_RETURN(session_, SessionOf(store_, parts.gate, context));
+    return absl::OkStatus();
+  }
+
   // An answer waiting to be written.
   struct Waiting {
     grpc::ByteBuffer bytes;
@@ -626,31 +602,23 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
                                                              // written.
 };
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPutCall(
-    TensorStore& store, const Gate& gate, UnreadAnswers& unread, SendWatch& watch,
-    HandlerTimes& times, grpc::CallbackServerContext& context, const Clock& clock) {
-  const auto reactor = std::make_shared<PutReactor>(store, unread, watch, times, context, clock);
-  reactor->Start(gate, context);
-  return reactor.get();
-}
-
 // One Compress call, started by the call's thread and answered by the compressor's. If the call
 // ends early, by the client or by its deadline, the work is cancelled, too.
 class CompressReactor final : public grpc::ServerUnaryReactor {
  public:
-  CompressReactor(const HandlerTiming& timing, UnreadAnswers& unread, SendWatch& watch,
+  CompressReactor(const ServiceParts& parts, UnreadAnswers& unread,
                   grpc::CallbackServerContext& context, grpc::ByteBuffer& response)
-      : timing_(timing),
+      : parts_(parts),
+        timing_{parts.times, parts.clock, HandlerOf("Compress")},
         unread_(unread),
         context_(context),
-        sending_(watch, context),
+        sending_(parts.watch, context),
         response_(response) {}
 
-  void Start(TensorStore& store, const Gate& gate, Compressor& compressor,
-             grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
-    const absl::Status status =
-        OrNoMemory("tensor: no memory for the request, try again later",
-                   [&] { return Begin(store, gate, compressor, context, request); });
+  void Start(Compressor& compressor, const grpc::ByteBuffer& request) {
+    const HandlerTimer timer = timing_.Begin();
+    const absl::Status status = OrNoMemory("tensor: no memory for the request, try again later",
+                                           [&] { return Begin(compressor, request); });
     if (!status.ok()) Finish(ToGrpcStatus(status));
   }
 
@@ -666,12 +634,13 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
   }
 
  private:
-  absl::Status Begin(TensorStore& store, const Gate& gate, Compressor& compressor,
-                     grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+  absl::Status Begin(Compressor& compressor, const grpc::ByteBuffer& request) {
+    RETURN_IF_ERROR(parts_.runner.CheckQuestion());
     v1::CompressRequest wire;
     RETURN_IF_ERROR(
         ReadRequest(TakeRequest(request), wire, RuleOf("/gemmd.v1.Tensors/Compress").max_bytes));
-    ASSIGN_OR_RETURN(TensorStore::SessionUse session, SessionOf(store, gate, context));
+    ASSIGN_OR_RETURN(TensorStore::SessionUse session,
+                     SessionOf(parts_.runner.tensors(), parts_.gate, context_));
     ASSIGN_OR_RETURN(const Compressor::Request asked, ParseCompress(wire));
     ASSIGN_OR_RETURN(
         task_, compressor.Begin(std::move(session), asked, [this](auto state) { Answer(state); }));
@@ -692,6 +661,7 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
     return absl::OkStatus();
   }
 
+  const ServiceParts parts_;
   const HandlerTiming timing_;
   UnreadAnswers& unread_;
   grpc::CallbackServerContext& context_;
@@ -700,17 +670,6 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
   UnreadAnswers::Room room_;
   std::weak_ptr<Compressor::Task> task_;
 };
-
-grpc::ServerUnaryReactor* StartCompressCall(const HandlerTiming& timing, TensorStore& store,
-                                            const Gate& gate, Compressor& compressor,
-                                            UnreadAnswers& unread, SendWatch& watch,
-                                            grpc::CallbackServerContext& context,
-                                            const grpc::ByteBuffer& request,
-                                            grpc::ByteBuffer& response) {
-  auto* const reactor = new CompressReactor(timing, unread, watch, context, response);
-  reactor->Start(store, gate, compressor, context, request);
-  return reactor;
-}
 
 // The maximum bytes of unread listings and descriptions.
 constexpr int64_t kMaxUnreadTensorBytes = int64_t{32} << 20;
@@ -738,43 +697,30 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
   }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(
-      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override {
-    using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
-    const HandlerTiming timing{parts_.times, parts_.clock, HandlerOf("OpenSession")};
-    const HandlerTimer timer = timing.Begin();
-    const absl::Status room = parts_.runner.CheckQuestion();
-    if (!room.ok()) return RefuseCall<Reactor>(room);
-    return StartSessionCall(timing, store_, parts_.gate, parts_.watch, *context, *request);
+      Context* context, const grpc::ByteBuffer* request) override {
+    const auto reactor = std::make_shared<SessionReactor>(parts_, *context);
+    reactor->Start(*context, *request);
+    return reactor.get();
   }
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(
-      grpc::CallbackServerContext* context) override {
-    using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-    const absl::Status room = parts_.runner.CheckQuestion();
-    if (!room.ok()) return RefuseCall<Reactor>(room);
-    return StartPutCall(store_, parts_.gate, unread_, parts_.watch, parts_.times, *context,
-                        parts_.clock);
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(Context* context) override {
+    const auto reactor = std::make_shared<PutReactor>(parts_, unread_, *context);
+    reactor->Start(parts_, *context);
+    return reactor.get();
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context,
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(Context* context,
                                                   const grpc::ByteBuffer* request) override {
-    using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
-    const HandlerTiming timing{parts_.times, parts_.clock, HandlerOf("Get")};
-    const HandlerTimer timer = timing.Begin();
-    const absl::Status room = parts_.runner.CheckQuestion();
-    if (!room.ok()) return RefuseCall<Reactor>(room);
-    return StartGetCall(timing, store_, parts_.gate, unread_, parts_.watch, *context, *request);
+    auto* const reactor = new GetReactor(parts_, unread_, *context);
+    reactor->Start(*context, *request);
+    return reactor;
   }
 
-  grpc::ServerUnaryReactor* Compress(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request,
+  grpc::ServerUnaryReactor* Compress(Context* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    const HandlerTiming timing{parts_.times, parts_.clock, HandlerOf("Compress")};
-    const HandlerTimer timer = timing.Begin();
-    const absl::Status room = parts_.runner.CheckQuestion();
-    if (!room.ok()) return RefuseCall<grpc::ServerUnaryReactor>(room);
-    return StartCompressCall(timing, store_, parts_.gate, compressor_, unread_, parts_.watch,
-                             *context, *request, *response);
+    auto* const reactor = new CompressReactor(parts_, unread_, *context, *response);
+    reactor->Start(compressor_, *request);
+    return reactor;
   }
 
  private:
