@@ -337,34 +337,34 @@ std::string_view ReasonOf(int unsupported_method) {
   return unsupported_method < kTraceSetting ? kNoSharedMemory : kNoSettings;
 }
 
+// That of all methods but those that compute.
+constexpr Handler kHandler = HandlerOf("GRPCInferenceService");
+
 // Methods that operators and their probes need even if the server is short of memory.
 bool IsForOperators(int method) {
   return method == kServerLive || method == kServerReady || method == kModelStatistics;
 }
 
-class KserveService final : public inference::GRPCInferenceService::Service {
+class KserveService final : public AnsweredService<inference::GRPCInferenceService::Service> {
  public:
   KserveService(const ServiceParts& parts, std::function<bool()> is_ready)
-      : is_ready_(std::move(is_ready)),
+      : AnsweredService(parts, kMaxUnreadBytes),
+        is_ready_(std::move(is_ready)),
         models_(parts.runner.tensors()),
-        unread_(kMaxUnreadBytes, parts.gate),
         setting_{parts, models_, counts_} {
     AddProducts();
     AddServer();
     AddModels();
     for (int method = kRepositoryModelLoad; method <= kLogSettings; ++method) {
-      AddAnswer(method,
-                [reason = ReasonOf(method)](
-                    auto& /*context*/, const auto& /*request*/) -> absl::StatusOr<RegistryAnswer> {
-                  return absl::UnimplementedError(Concat(reason));
-                });
+      AddRaw(method, kHandler,
+             [this, method](Context&, const auto&) -> absl::StatusOr<RegistryAnswer> {
+               RETURN_IF_ERROR(parts_.runner.CheckQuestion());
+               return absl::UnimplementedError(Concat(ReasonOf(method)));
+             });
     }
   }
 
  private:
-  using Context = grpc::CallbackServerContext;
-  using Bytes = grpc::ByteBuffer;
-
   void AddProducts() {
     MarkMethodRawCallback(
         kModelInfer, new grpc::internal::CallbackUnaryHandler<WireBytes, WireBytes>(
@@ -487,40 +487,16 @@ class KserveService final : public inference::GRPCInferenceService::Service {
   // Answers a method with the result of `make` for its parsed request.
   template <typename Request, typename Make>
   void Add(int method, Make make) {
-    const int64_t max_bytes =
-        MaxRequestBytes(inference::GRPCInferenceService::service_full_name(), NameOf(method));
-    AddAnswer(method,
-              [make, max_bytes](Context& context,
-                                const Bytes& request) -> absl::StatusOr<RegistryAnswer> {
-                Request wire;
-                RETURN_IF_ERROR(ReadRequest(request, wire, max_bytes));
-                return make(context, wire);
-              });
-  }
-
-  template <typename Answer>
-  void AddAnswer(int method, Answer answer) {
-    MarkMethodRawCallback(
-        method,
-        new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(
-            [this, method, answer](Context* context, const Bytes* request, Bytes* response) {
-              const HandlerTiming timing{setting_.times, setting_.clock,
-                                         HandlerOf("GRPCInferenceService")};
-              const HandlerTimer timer = timing.Begin();
-              return AnswerRegistryCall(
-                  timing, *context, unread_, setting_.watch,
-                  [&]() -> absl::StatusOr<RegistryAnswer> {
-                    if (!IsForOperators(method)) RETURN_IF_ERROR(setting_.runner.CheckQuestion());
-                    return answer(*context, TakeRequest(*request));
-                  },
-                  *response);
-            }));
+    const auto check = [this, method](Context&) {
+      return IsForOperators(method) ? absl::OkStatus() : parts_.runner.CheckQuestion();
+    };
+    AnsweredService::Add<Request>(inference::GRPCInferenceService::service_full_name(),
+                                  NameOf(method), kHandler, check, make);
   }
 
   const std::function<bool()> is_ready_;
   const Models models_;
   ModelCounts counts_;
-  UnreadAnswers unread_;
   const InferSetting setting_;
 };
 

@@ -4,7 +4,6 @@
 #include <google/protobuf/descriptor.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "kernels/matrix/text.h"
 #include "server/product/admission.h"
 #include "server/wire/gate.h"
+#include "server/wire/outgoing.h"
 
 namespace gemmd {
 
@@ -152,51 +152,13 @@ void UnreadAnswers::GiveBack(Callers::iterator caller, int64_t bytes) {
   if (caller->second == 0) callers_.erase(caller);
 }
 
-namespace {
-
-constexpr std::string_view kNoMemory = "message: no memory for the answer, try again later";
-
-void FreeText(void* text) { delete static_cast<std::string*>(text); }
-
-// Keeps the room of its answer until gRPC has released the answer.
-class Reactor final : public grpc::ServerUnaryReactor {
- public:
-  Reactor(const HandlerTiming& timing, SendWatch& watch, grpc::CallbackServerContext& context)
-      : timing_(timing), context_(context), sending_(watch, context) {}
-
-  absl::Status Take(UnreadAnswers& unread, absl::StatusOr<RegistryAnswer> answer,
-                    grpc::ByteBuffer& response) {
-    RETURN_IF_ERROR(answer.status());
-    ASSIGN_OR_RETURN(room_, unread.Hold(answer->own_bytes, context_));
-    response.Swap(&answer->bytes);
-    sending_.Begin(static_cast<int64_t>(response.Length()));
-    return absl::OkStatus();
-  }
-  void OnDone() override {
-    const HandlerTimer timer = timing_.Begin();
-    delete this;
-  }
-
- private:
-  const HandlerTiming timing_;
-  grpc::CallbackServerContext& context_;
-  SendWatch::Call sending_;
-  UnreadAnswers::Room room_;
-};
-
-}  // namespace
-
 RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message) {
-  auto text = std::make_unique<std::string>(message.SerializeAsString());
-  const size_t size = text->size();
+  std::string text = message.SerializeAsString();
+  const auto size = static_cast<int64_t>(text.size());
   // A short answer is cheaper to copy. gRPC aborts the process if it has no memory for a copy.
-  if (size <= UnreadAnswers::kUncountedBytes) {
-    const grpc::Slice copy(*text);
-    return {grpc::ByteBuffer(&copy, 1), static_cast<int64_t>(size)};
-  }
-  char* const data = text->data();
-  const grpc::Slice borrowed(data, size, FreeText, text.release());
-  return {grpc::ByteBuffer(&borrowed, 1), static_cast<int64_t>(size)};
+  const grpc::Slice slice =
+      size <= UnreadAnswers::kUncountedBytes ? grpc::Slice(text) : SliceOf(std::move(text));
+  return {grpc::ByteBuffer(&slice, 1), size};
 }
 
 int MethodNumber(std::string_view service, std::string_view method) {
@@ -210,16 +172,17 @@ int64_t MaxRequestBytes(std::string_view service, std::string_view method) {
   return RuleOf(Concat("/", service, "/", method)).max_bytes;
 }
 
-grpc::ServerUnaryReactor* AnswerRegistryCall(
-    const HandlerTiming& timing, grpc::CallbackServerContext& context, UnreadAnswers& unread,
-    SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
-    grpc::ByteBuffer& response) {
-  auto* const reactor = new Reactor(timing, watch, context);
-  const absl::Status status =
-      OrNoMemory(kNoMemory, [&] { return reactor->Take(unread, answer(), response); });
-  TellRetryAfter(status, context);
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+void AnsweredCall::Answer(absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
+                          std::string_view no_memory) {
+  const absl::Status status = OrNoMemory(no_memory, [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(RegistryAnswer made, answer());
+    ASSIGN_OR_RETURN(room_, unread_.Hold(made.own_bytes, context_));
+    response_.Swap(&made.bytes);
+    sending_.Begin(static_cast<int64_t>(response_.Length()));
+    return absl::OkStatus();
+  });
+  TellRetryAfter(status, context_);
+  Finish(ToGrpcStatus(status));
 }
 
 }  // namespace gemmd

@@ -30,6 +30,7 @@
 #include "server/metrics/handler_times.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/system/one_at_a_time.h"
 #include "server/wire/incoming.h"
 
 namespace gemmd {
@@ -213,14 +214,139 @@ int MethodNumber(std::string_view service, std::string_view method);
 // MethodRule::max_bytes of a method.
 int64_t MaxRequestBytes(std::string_view service, std::string_view method);
 
-// Answers a call, for example of the Registry, with what `answer` makes of the request's bytes.
-// gRPC's typed methods would read a request of any length before the service sees it, and would
-// serialize every answer anew. The reactor owns itself. The watch ends the call if its peer does
-// not read the answer, even a short one: the call itself takes more memory than the answer.
-grpc::ServerUnaryReactor* AnswerRegistryCall(
-    const HandlerTiming& timing, grpc::CallbackServerContext& context, UnreadAnswers& unread,
-    SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
-    grpc::ByteBuffer& response);
+// A unary call that is answered once, on any thread. Keeps the room of its answer until gRPC has
+// released the answer, and owns itself until OnDone. The watch ends the call if its peer does not
+// read the answer, even a short one: the call itself takes more memory than the answer.
+class AnsweredCall : public grpc::ServerUnaryReactor {
+ public:
+  AnsweredCall(const HandlerTiming& timing, UnreadAnswers& unread, SendWatch& watch,
+               grpc::CallbackServerContext& context, grpc::ByteBuffer& response)
+      : timing_(timing),
+        context_(context),
+        unread_(unread),
+        sending_(watch, context),
+        response_(response) {}
+
+  // Answers with what `answer` returns. `no_memory`: the refusal if memory runs out.
+  void Answer(absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
+              std::string_view no_memory = "message: no memory for the answer, try again later");
+
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
+
+ protected:
+  const HandlerTiming timing_;
+  grpc::CallbackServerContext& context_;
+
+ private:
+  UnreadAnswers& unread_;
+  SendWatch::Call sending_;
+  grpc::ByteBuffer& response_;
+  UnreadAnswers::Room room_;
+};
+
+// A call whose answers come from any thread and leave one after the other. `Base` is gRPC's
+// reactor.
+//
+// The state changes under the lock. What follows from it (write, read, finish) is decided under the
+// lock and done after its release, by one thread at a time. At most one read and one write are in
+// progress. The call may finish during a read, which gRPC then ends.
+template <typename Base>
+class AnsweringReactor : public Base {
+ public:
+  void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
+    sending_.End();
+    {
+      MutexLock lock(&mutex_);
+      is_writing_ = false;
+      written_.room = UnreadAnswers::Room();
+      if (!ok) is_broken_ = true;
+    }
+    Advance();
+  }
+
+  void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
+    {
+      MutexLock lock(&mutex_);
+      is_broken_ = true;
+    }
+    Advance();
+  }
+
+ protected:
+  struct Waiting {
+    grpc::ByteBuffer bytes;
+    UnreadAnswers::Room room = {};
+  };
+
+  AnsweringReactor(const ServiceParts& parts, Handler handler, grpc::CallbackServerContext& context)
+      : timing_{parts.times, parts.clock, handler}, sending_(parts.watch, context) {}
+
+  // The next answer, if there is one.
+  virtual std::optional<Waiting> TakeAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  // Whether to start a read by Read now.
+  virtual bool BeginRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return false; }
+  virtual void Read() {}
+
+  // Ends the call once all answers are written, unless it is ending already.
+  void EndWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    if (!end_) end_ = ToGrpcStatus(status);
+  }
+
+  // Call this after each change of the state. The reactor must live until it returns.
+  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
+    steps_.Run(
+        mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return NextStep(); },
+        [this](const Step& step) {
+          switch (step.kind) {
+            case Step::Kind::kWrite:
+              sending_.Begin(static_cast<int64_t>(written_.bytes.Length()));
+              this->StartWrite(&written_.bytes);
+              break;
+            case Step::Kind::kRead: Read(); break;
+            case Step::Kind::kFinish: this->Finish(step.end); break;
+          }
+        });
+  }
+
+  const HandlerTiming timing_;
+  Mutex mutex_;
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+
+ private:
+  // What is handed to gRPC.
+  struct Step {
+    enum class Kind : uint8_t { kWrite, kRead, kFinish };
+    Kind kind = Kind::kWrite;
+    grpc::Status end = {};
+  };
+
+  std::optional<Step> NextStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (is_broken_ && !end_) end_ = grpc::Status::CANCELLED;
+    if (!is_writing_ && !is_broken_) {
+      if (std::optional<Waiting> answer = TakeAnswer()) {
+        written_ = *std::move(answer);
+        is_writing_ = true;
+        return Step{.kind = Step::Kind::kWrite};
+      }
+    }
+    if (!end_ && BeginRead()) return Step{.kind = Step::Kind::kRead};
+    if (!end_ || is_writing_ || std::exchange(is_finished_, true)) return std::nullopt;
+    return Step{.kind = Step::Kind::kFinish, .end = *end_};
+  }
+
+  SendWatch::Call sending_;
+  OneAtATime steps_;
+  Waiting written_;  // The answer being written; changed only while none is.
+  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;  // The client has gone.
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
 
 // A service whose unary methods are answered at once.
 template <typename Base>
@@ -236,23 +362,42 @@ class AnsweredService : public Base {
   template <typename Service, typename Request, typename Check>
   void Add(std::string_view service, Handler handler, Check check,
            absl::StatusOr<RegistryAnswer> (Service::*make)(Context&, Request&)) {
+    Add<std::remove_const_t<Request>>(service, NameOf(handler), handler, check,
+                                      [this, make](Context& context, Request& wire) {
+                                        return (static_cast<Service*>(this)->*make)(context, wire);
+                                      });
+  }
+
+  // The same for a method whose time counts as the handler's.
+  template <typename Request, typename Check, typename Make>
+  void Add(std::string_view service, std::string_view method, Handler handler, Check check,
+           Make make) {
+    const int64_t max_bytes = MaxRequestBytes(service, method);
+    AddRaw(MethodNumber(service, method), handler,
+           [check, make, max_bytes](
+               Context& context, const grpc::ByteBuffer& bytes) -> absl::StatusOr<RegistryAnswer> {
+             RETURN_IF_ERROR(check(context));
+             Request wire;
+             RETURN_IF_ERROR(ReadRequest(bytes, wire, max_bytes));
+             return make(context, wire);
+           });
+  }
+
+  // The same with the bytes of a request. gRPC's typed methods would read a request of any length
+  // before the service sees it, and would serialize every answer anew.
+  template <typename Answer>
+  void AddRaw(int method, Handler handler, Answer answer) {
     using Bytes = grpc::ByteBuffer;
-    const int64_t max_bytes = MaxRequestBytes(service, NameOf(handler));
-    const auto answer = [this, handler, check, make, max_bytes](
-                            Context* context, const Bytes* request, Bytes* response) {
+    const auto call = [this, handler, answer](Context* context, const Bytes* request,
+                                              Bytes* response) {
       const HandlerTiming timing{parts_.times, parts_.clock, handler};
       const HandlerTimer timer = timing.Begin();
-      const Bytes bytes = TakeRequest(*request);
-      const auto answer_to = [&]() -> absl::StatusOr<RegistryAnswer> {
-        RETURN_IF_ERROR(check(*context));
-        std::remove_const_t<Request> wire;
-        RETURN_IF_ERROR(ReadRequest(bytes, wire, max_bytes));
-        return (static_cast<Service*>(this)->*make)(*context, wire);
-      };
-      return AnswerRegistryCall(timing, *context, unread_, parts_.watch, answer_to, *response);
+      auto* const answered = new AnsweredCall(timing, unread_, parts_.watch, *context, *response);
+      answered->Answer([&] { return answer(*context, TakeRequest(*request)); });
+      return answered;
     };
-    this->MarkMethodRawCallback(MethodNumber(service, NameOf(handler)),
-                                new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(answer));
+    this->MarkMethodRawCallback(method,
+                                new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(call));
   }
 
   const ServiceParts parts_;

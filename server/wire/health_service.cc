@@ -126,8 +126,7 @@ using grpc::health::v1::HealthCheckResponse;
 // Errors: as ReadRequest; InvalidArgument where the name is too long.
 absl::StatusOr<std::string> NameIn(const grpc::ByteBuffer& request) {
   HealthCheckRequest wire;
-  RETURN_IF_ERROR(
-      ReadRequest(TakeRequest(request), wire, RuleOf("/grpc.health.v1.Health/").max_bytes));
+  RETURN_IF_ERROR(ReadRequest(request, wire, RuleOf("/grpc.health.v1.Health/").max_bytes));
   RETURN_IF_ERROR(CheckNameLength("service", wire.service()));
   // A copy: the message's own string may have the capacity of a longer text that preceded this one.
   return std::string(wire.service());
@@ -141,54 +140,31 @@ RegistryAnswer AnswerFor(Health::State state) {
 
 // Sends every change until the client has gone. Of the states that come while one is being sent,
 // only the last is sent.
-class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+class WatchReactor final : public AnsweringReactor<grpc::ServerWriteReactor<grpc::ByteBuffer>>,
                            public Health::Watcher {
  public:
-  WatchReactor(const HandlerTiming& timing, Health& health, SendWatch& watch,
-               grpc::CallbackServerContext& context)
-      : timing_(timing), health_(health), sending_(watch, context) {}
+  WatchReactor(const ServiceParts& parts, Health& health, grpc::CallbackServerContext& context)
+      : AnsweringReactor(parts, HandlerOf("Health"), context), health_(health) {}
 
   void Start(const grpc::ByteBuffer& request) {
+    const HandlerTimer timer = timing_.Begin();
     absl::StatusOr<std::string> name =
         OrNoMemory("message: no memory, try again later", [&] { return NameIn(request); });
     if (!name.ok()) {
-      {
-        MutexLock lock(&mutex_);
-        is_finished_ = true;
-      }
-      Finish(ToGrpcStatus(name.status()));
-      return;
+      EndWith(name.status());
+      return Advance();
     }
     name_ = *std::move(name);
     health_.Watch(name_, *this);
   }
 
   // The reactor is not deleted meanwhile: OnDone waits for Health's lock.
-  void Tell(Health::State state) override ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    wanted_ = state;
-    WriteIfNew();
-  }
-
-  void OnWriteDone(bool ok) override {
-    const HandlerTimer timer = timing_.Begin();
-    sending_.End();
+  void Tell(Health::State state) override {
     {
       MutexLock lock(&mutex_);
-      is_writing_ = false;
-      is_over_ |= !ok;
-      WriteIfNew();
+      wanted_ = state;
     }
-    EndIfOver();
-  }
-
-  void OnCancel() override {
-    const HandlerTimer timer = timing_.Begin();
-    {
-      MutexLock lock(&mutex_);
-      is_over_ = true;
-    }
-    EndIfOver();
+    Advance();
   }
 
   void OnDone() override {
@@ -198,79 +174,45 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
-  void WriteIfNew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (is_writing_ || is_over_ || wanted_ == told_) return;
+  std::optional<Waiting> TakeAnswer() override {
+    if (wanted_ == told_) return std::nullopt;
     told_ = wanted_;
-    is_writing_ = true;
-    answer_ = AnswerFor(wanted_).bytes;
-    sending_.Begin(static_cast<int64_t>(answer_.Length()));
-    StartWrite(&answer_);
+    return Waiting{AnswerFor(*told_).bytes};
   }
 
-  // Finishes the call once the client has gone and nothing is being sent.
-  void EndIfOver() ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      MutexLock lock(&mutex_);
-      if (!is_over_ || is_writing_ || is_finished_) return;
-      is_finished_ = true;
-    }
-    Finish(grpc::Status::CANCELLED);
-  }
-
-  const HandlerTiming timing_;
   Health& health_;
-  SendWatch::Call sending_;
   std::string name_;
-  grpc::ByteBuffer answer_;
-  Mutex mutex_;
-  Health::State wanted_ ABSL_GUARDED_BY(mutex_) = Health::State::kUnknown;
-  std::optional<Health::State> told_ ABSL_GUARDED_BY(mutex_);  // The state sent last, or being
-                                                               // sent.
-  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // The client has gone.
-  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Health::State> wanted_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Health::State> told_ ABSL_GUARDED_BY(mutex_);  // Sent last, or being sent.
 };
 
-using Base = grpc::health::v1::Health::Service;
-using RawService = grpc::health::v1::Health::WithRawCallbackMethod_Check<
-    grpc::health::v1::Health::WithRawCallbackMethod_Watch<Base>>;
+using Base =
+    grpc::health::v1::Health::WithRawCallbackMethod_Watch<grpc::health::v1::Health::Service>;
 
-class HealthService final : public RawService {
+class HealthService final : public AnsweredService<Base> {
  public:
+  // All answers are too short to be counted as unread.
   HealthService(Health& health, const ServiceParts& parts)
-      : health_(health),
-        watch_(parts.watch),
-        timing_{parts.times, parts.clock, HandlerOf("Health")},
-        unread_(0, parts.gate) {}
-
-  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* request,
-                                  grpc::ByteBuffer* response) override {
-    const HandlerTimer timer = timing_.Begin();
-    return AnswerRegistryCall(
-        timing_, *context, unread_, watch_,
-        [&]() -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(const std::string name, NameIn(*request));
+      : AnsweredService(parts, /*max_unread_bytes=*/0), health_(health) {
+    AddRaw(
+        MethodNumber(grpc::health::v1::Health::service_full_name(), "Check"), HandlerOf("Health"),
+        [this](Context&, const grpc::ByteBuffer& request) -> absl::StatusOr<RegistryAnswer> {
+          ASSIGN_OR_RETURN(const std::string name, NameIn(request));
           const Health::State state = health_.StateOf(name);
           if (state != Health::State::kUnknown) return AnswerFor(state);
           return absl::NotFoundError(GotWant("service", Shown(name), "one that this server has"));
-        },
-        *response);
+        });
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(Context* context,
                                                     const grpc::ByteBuffer* request) override {
-    const HandlerTimer timer = timing_.Begin();
-    auto* const reactor = new WatchReactor(timing_, health_, watch_, *context);
-    reactor->Start(*request);
+    auto* const reactor = new WatchReactor(parts_, health_, *context);
+    reactor->Start(TakeRequest(*request));
     return reactor;
   }
 
  private:
   Health& health_;
-  SendWatch& watch_;
-  const HandlerTiming timing_;
-  UnreadAnswers unread_;  // All answers are too short to be counted.
 };
 
 }  // namespace

@@ -19,7 +19,6 @@
 #include "server/store/compression.h"
 #include "server/system/files.h"
 #include "server/system/mutex.h"
-#include "server/system/one_at_a_time.h"
 #include "server/wire/calls.h"
 #include "server/wire/gate.h"
 #include "server/wire/incoming.h"
@@ -43,43 +42,24 @@ absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate
 
 namespace {
 
+using Writes = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+using ReadsAndWrites = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
 // One OpenSession call. Sends the token once and then keeps the session open until the client has
 // gone or an operator has dropped the session.
 //
 // gRPC holds the reactor until OnDone. A thread that drops the session also holds it meanwhile.
-class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+class SessionReactor final : public AnsweringReactor<Writes>,
                              public std::enable_shared_from_this<SessionReactor> {
  public:
   SessionReactor(const ServiceParts& parts, grpc::CallbackServerContext& context)
-      : parts_(parts),
-        timing_{parts.times, parts.clock, HandlerOf("OpenSession")},
-        sending_(parts.watch, context) {}
+      : AnsweringReactor(parts, HandlerOf("OpenSession"), context), parts_(parts) {}
 
   void Start(grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
     const HandlerTimer timer = timing_.Begin();
     self_ = shared_from_this();
-    if (const absl::Status status = Open(context, request); !status.ok()) {
-      Finish(ToGrpcStatus(status));
-      return;
-    }
-    sending_.Begin(static_cast<int64_t>(answer_.Length()));
-    StartWrite(&answer_);
-  }
-
-  void OnWriteDone(bool ok) override {
-    const HandlerTimer timer = timing_.Begin();
-    sending_.End();
-    {
-      MutexLock lock(&mutex_);
-      is_written_ = true;
-      is_over_ |= !ok;
-    }
+    if (const absl::Status status = Open(context, request); !status.ok()) EndWith(status);
     Advance();
-  }
-
-  void OnCancel() override {
-    const HandlerTimer timer = timing_.Begin();
-    EndWith(grpc::Status::CANCELLED);
   }
 
   void OnDone() override {
@@ -88,28 +68,11 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
-  // Only the first call has an effect.
-  void EndWith(const grpc::Status& end) ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      MutexLock lock(&mutex_);
-      if (!is_over_) end_ = end;
-      is_over_ = true;
-    }
-    Advance();
-  }
-
-  // Finishes the call when it is over and the token is no longer being sent. A call whose write
-  // fails is cancelled too, and must be finished only once. A refused call has no write and was
-  // finished at once.
-  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
-    grpc::Status end;
-    {
-      MutexLock lock(&mutex_);
-      if (!is_over_ || !is_written_ || is_finished_) return;
-      is_finished_ = true;
-      end = end_;
-    }
-    Finish(end);
+  std::optional<Waiting> TakeAnswer() override {
+    if (answer_.Length() == 0) return std::nullopt;
+    Waiting token;
+    token.bytes.Swap(&answer_);
+    return token;
   }
 
   absl::Status Open(grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
@@ -132,7 +95,9 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     // The session may be dropped while the call ends.
     const auto on_drop = [reactor = weak_from_this()] {
       const std::shared_ptr<SessionReactor> here = reactor.lock();
-      if (here != nullptr) here->EndWith(ToGrpcStatus(TensorStore::SessionDropped()));
+      if (here == nullptr) return;
+      here->EndWith(TensorStore::SessionDropped());
+      here->Advance();
     };
     ASSIGN_OR_RETURN(session_, store.OpenSession(wire.token(), peer, owner, on_drop));
     v1::OpenSessionResponse response;
@@ -145,16 +110,9 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   const ServiceParts parts_;
-  const HandlerTiming timing_;
-  SendWatch::Call sending_;
   std::shared_ptr<SessionReactor> self_;
   TensorStore::SessionUse session_;
-  grpc::ByteBuffer answer_;
-  Mutex mutex_;
-  bool is_written_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // The client or the session has gone.
-  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::Status end_ ABSL_GUARDED_BY(mutex_) = grpc::Status::CANCELLED;
+  grpc::ByteBuffer answer_;  // The token, until it is sent.
 };
 
 // The bytes that one read fetches from a device. The fixed cost of a read is that of a quarter of a
@@ -167,7 +125,7 @@ constexpr int64_t kMinWindowBytes = kMaxChunkBytes / 16;
 
 // One Get call. The bytes of a tensor are sent as slices of its memory, one write after the other.
 // A cancelled call ends with the write that fails.
-class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class GetReactor final : public Writes {
  public:
   GetReactor(const ServiceParts& parts, UnreadAnswers& unread, grpc::CallbackServerContext& context)
       : parts_(parts),
@@ -309,22 +267,17 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   int64_t end_ = 0;
 };
 
-// One Put call: a stream that starts an upload, or joins one, and sends bytes of it.
-//
-// The state changes under the lock. What follows from it (read, write, finish) is decided under the
-// lock and done after its release, by one thread at a time. At most one read and one write are in
-// progress. The call may finish during a read, which gRPC then ends, because other streams may have
-// completed the upload.
+// One Put call: a stream that starts an upload, or joins one, and sends bytes of it. It may finish
+// during a read, because other streams may have completed the upload.
 //
 // gRPC holds the reactor until OnDone, and so does the upload while this stream serves it.
-class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+class PutReactor final : public AnsweringReactor<ReadsAndWrites>,
                          public std::enable_shared_from_this<PutReactor> {
  public:
   PutReactor(const ServiceParts& parts, UnreadAnswers& unread, grpc::CallbackServerContext& context)
-      : store_(parts.runner.tensors()),
-        unread_(unread),
-        timing_{parts.times, parts.clock, HandlerOf("Put")},
-        sending_(parts.watch, context) {}
+      : AnsweringReactor(parts, HandlerOf("Put"), context),
+        store_(parts.runner.tensors()),
+        unread_(unread) {}
 
   void Start(const ServiceParts& parts, grpc::CallbackServerContext& context) {
     const HandlerTimer timer = timing_.Begin();
@@ -346,27 +299,6 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     EndRead();
   }
 
-  void OnWriteDone(bool ok) override {
-    const HandlerTimer timer = timing_.Begin();
-    sending_.End();
-    {
-      MutexLock lock(&mutex_);
-      is_writing_ = false;
-      written_room_ = UnreadAnswers::Room();
-      if (!ok) is_broken_ = true;
-    }
-    Advance();
-  }
-
-  void OnCancel() override {
-    const HandlerTimer timer = timing_.Begin();
-    {
-      MutexLock lock(&mutex_);
-      is_broken_ = true;
-    }
-    Advance();
-  }
-
   void OnDone() override {
     const HandlerTimer timer = timing_.Begin();
     if (upload_ != nullptr) store_.Leave(upload_, stream_);
@@ -380,11 +312,14 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     return absl::OkStatus();
   }
 
-  // An answer waiting to be written.
-  struct Waiting {
-    grpc::ByteBuffer bytes;
-    UnreadAnswers::Room room;
-  };
+  std::optional<Waiting> TakeAnswer() override {
+    if (answers_.empty()) return std::nullopt;
+    Waiting next = std::move(answers_.front());
+    answers_.pop_front();
+    return next;
+  }
+  bool BeginRead() override { return !reads_ended_ && !std::exchange(is_reading_, true); }
+  void Read() override { StartRead(&request_); }
 
   // Handles the request that was read, at once or when the upload has room for it. The next request
   // is read after that.
@@ -521,61 +456,8 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     return absl::OkStatus();
   }
 
-  void EndWith(const absl::Status& status) {
-    MutexLock lock(&mutex_);
-    if (!end_) end_ = ToGrpcStatus(status);
-  }
-
-  // What is handed to gRPC.
-  struct Step {
-    enum class Kind : uint8_t { kWrite, kRead, kFinish };
-    Kind kind = Kind::kWrite;
-    grpc::Status end = {};
-  };
-
-  std::optional<Step> NextStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (is_broken_) {
-      answers_.clear();
-      if (!end_) end_ = grpc::Status::CANCELLED;
-    }
-    if (!is_writing_ && !answers_.empty()) {
-      answer_ = std::move(answers_.front().bytes);
-      written_room_ = std::move(answers_.front().room);
-      answers_.pop_front();
-      is_writing_ = true;
-      return Step{.kind = Step::Kind::kWrite};
-    }
-    if (!end_ && !is_reading_ && !reads_ended_) {
-      is_reading_ = true;
-      return Step{.kind = Step::Kind::kRead};
-    }
-    if (!end_ || is_writing_ || std::exchange(is_finished_, true)) return std::nullopt;
-    return Step{.kind = Step::Kind::kFinish, .end = *end_};
-  }
-
-  void HandOver(const Step& step) {
-    switch (step.kind) {
-      case Step::Kind::kWrite:
-        sending_.Begin(static_cast<int64_t>(answer_.Length()));
-        StartWrite(&answer_);
-        break;
-      case Step::Kind::kRead: StartRead(&request_); break;
-      case Step::Kind::kFinish: Finish(step.end); break;
-    }
-  }
-
-  // Threads of the store come here, too. The call must not be finished, and so end, while one of
-  // them is about to start a read.
-  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
-    steps_.Run(
-        mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return NextStep(); },
-        [this](const Step& step) { HandOver(step); });
-  }
-
   TensorStore& store_;
   UnreadAnswers& unread_;
-  const HandlerTiming timing_;
-  SendWatch::Call sending_;
   std::shared_ptr<PutReactor> self_;
   std::string caller_;
 
@@ -586,40 +468,26 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::shared_ptr<Upload> upload_;
   Upload::StreamId stream_ = 0;
 
-  Mutex mutex_;
-  OneAtATime steps_;
   Scales scales_ = Scales::kTold;
-  grpc::ByteBuffer answer_;  // Being written; changed only while nothing is.
-  UnreadAnswers::Room written_room_ ABSL_GUARDED_BY(mutex_);  // The room of the answer being
-                                                              // written.
   std::deque<Waiting> answers_ ABSL_GUARDED_BY(mutex_);
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing more will be read.
-  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;    // The client has gone.
-  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);  // Set once all answers are to be
-                                                             // written.
 };
 
 // One Compress call, started by the call's thread and answered by the compressor's. If the call
 // ends early, by the client or by its deadline, the work is cancelled, too.
-class CompressReactor final : public grpc::ServerUnaryReactor {
+class CompressReactor final : public AnsweredCall {
  public:
   CompressReactor(const ServiceParts& parts, UnreadAnswers& unread,
                   grpc::CallbackServerContext& context, grpc::ByteBuffer& response)
-      : parts_(parts),
-        timing_{parts.times, parts.clock, HandlerOf("Compress")},
-        unread_(unread),
-        context_(context),
-        sending_(parts.watch, context),
-        response_(response) {}
+      : AnsweredCall({parts.times, parts.clock, HandlerOf("Compress")}, unread, parts.watch,
+                     context, response) {}
 
-  void Start(Compressor& compressor, const grpc::ByteBuffer& request) {
+  void Start(const ServiceParts& parts, Compressor& compressor, const grpc::ByteBuffer& request) {
     const HandlerTimer timer = timing_.Begin();
     const absl::Status status = OrNoMemory("tensor: no memory for the request, try again later",
-                                           [&] { return Begin(compressor, request); });
-    if (!status.ok()) Finish(ToGrpcStatus(status));
+                                           [&] { return Begin(parts, compressor, request); });
+    if (!status.ok()) Answer([&] { return status; });
   }
 
   // gRPC calls this only after the method has returned, and the task is known by then.
@@ -628,46 +496,28 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
     if (const std::shared_ptr<Compressor::Task> task = task_.lock()) task->Abort();
   }
 
-  void OnDone() override {
-    const HandlerTimer timer = timing_.Begin();
-    delete this;
-  }
-
  private:
-  absl::Status Begin(Compressor& compressor, const grpc::ByteBuffer& request) {
-    RETURN_IF_ERROR(parts_.runner.CheckQuestion());
+  absl::Status Begin(const ServiceParts& parts, Compressor& compressor,
+                     const grpc::ByteBuffer& request) {
+    RETURN_IF_ERROR(parts.runner.CheckQuestion());
     v1::CompressRequest wire;
     RETURN_IF_ERROR(
         ReadRequest(TakeRequest(request), wire, RuleOf("/gemmd.v1.Tensors/Compress").max_bytes));
     ASSIGN_OR_RETURN(TensorStore::SessionUse session,
-                     SessionOf(parts_.runner.tensors(), parts_.gate, context_));
+                     SessionOf(parts.runner.tensors(), parts.gate, context_));
     ASSIGN_OR_RETURN(const Compressor::Request asked, ParseCompress(wire));
-    ASSIGN_OR_RETURN(
-        task_, compressor.Begin(std::move(session), asked, [this](auto state) { Answer(state); }));
+    const auto answer = [this](const absl::StatusOr<TensorState>& state) {
+      Answer(
+          [&]() -> absl::StatusOr<RegistryAnswer> {
+            if (!state.ok()) return state.status();
+            return AnswerOf(ToWire(*state));
+          },
+          "tensor: no memory for its description, call Describe later");
+    };
+    ASSIGN_OR_RETURN(task_, compressor.Begin(std::move(session), asked, answer));
     return absl::OkStatus();
   }
 
-  void Answer(const absl::StatusOr<TensorState>& state) {
-    Finish(
-        ToGrpcStatus(OrNoMemory("tensor: no memory for its description, call Describe later", [&] {
-          return state.ok() ? Take(AnswerOf(ToWire(*state))) : state.status();
-        })));
-  }
-
-  absl::Status Take(RegistryAnswer answer) {
-    ASSIGN_OR_RETURN(room_, unread_.Hold(answer.own_bytes, context_));
-    response_.Swap(&answer.bytes);
-    sending_.Begin(static_cast<int64_t>(response_.Length()));
-    return absl::OkStatus();
-  }
-
-  const ServiceParts parts_;
-  const HandlerTiming timing_;
-  UnreadAnswers& unread_;
-  grpc::CallbackServerContext& context_;
-  SendWatch::Call sending_;
-  grpc::ByteBuffer& response_;
-  UnreadAnswers::Room room_;
   std::weak_ptr<Compressor::Task> task_;
 };
 
@@ -696,21 +546,19 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
     Add(name, HandlerOf("KeepAlive"), always, &TensorService::KeepAlive);
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(
-      Context* context, const grpc::ByteBuffer* request) override {
+  Writes* OpenSession(Context* context, const grpc::ByteBuffer* request) override {
     const auto reactor = std::make_shared<SessionReactor>(parts_, *context);
     reactor->Start(*context, *request);
     return reactor.get();
   }
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(Context* context) override {
+  ReadsAndWrites* Put(Context* context) override {
     const auto reactor = std::make_shared<PutReactor>(parts_, unread_, *context);
     reactor->Start(parts_, *context);
     return reactor.get();
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(Context* context,
-                                                  const grpc::ByteBuffer* request) override {
+  Writes* Get(Context* context, const grpc::ByteBuffer* request) override {
     auto* const reactor = new GetReactor(parts_, unread_, *context);
     reactor->Start(*context, *request);
     return reactor;
@@ -719,7 +567,7 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
   grpc::ServerUnaryReactor* Compress(Context* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
     auto* const reactor = new CompressReactor(parts_, unread_, *context, *response);
-    reactor->Start(compressor_, *request);
+    reactor->Start(parts_, compressor_, *request);
     return reactor;
   }
 
