@@ -94,22 +94,6 @@ int SendWatch::EndSilent(absl::Duration timeout) {
   return ended;
 }
 
-UnreadAnswers::Room::Room(Room&& other) noexcept
-    : answers_(std::exchange(other.answers_, nullptr)),
-      caller_(other.caller_),
-      bytes_(other.bytes_) {}
-
-UnreadAnswers::Room& UnreadAnswers::Room::operator=(Room&& other) noexcept {
-  std::swap(answers_, other.answers_);
-  std::swap(caller_, other.caller_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-UnreadAnswers::Room::~Room() {
-  if (answers_ != nullptr) answers_->GiveBack(caller_, bytes_);
-}
-
 absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::Hold(int64_t bytes,
                                                         grpc::CallbackServerContext& context) {
   if (bytes <= kUncountedBytes) return Room();
@@ -118,6 +102,12 @@ absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::Hold(int64_t bytes,
 
 absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::HoldFor(std::string_view caller, int64_t bytes) {
   if (bytes <= kUncountedBytes) return Room();
+  ASSIGN_OR_RETURN(const Callers::iterator own, Take(caller, bytes));
+  return Room(this, [own, bytes](UnreadAnswers* answers) { answers->GiveBack(own, bytes); });
+}
+
+absl::StatusOr<UnreadAnswers::Callers::iterator> UnreadAnswers::Take(std::string_view caller,
+                                                                     int64_t bytes) {
   const auto refuse = [bytes](int64_t free, std::string_view whose, int64_t held) {
     return WithRetryAfterMs(
         absl::ResourceExhaustedError(
@@ -137,7 +127,7 @@ absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::HoldFor(std::string_view call
   }
   own->second += bytes;
   bytes_ += bytes;
-  return Room(this, own, bytes);
+  return own;
 }
 
 int64_t UnreadAnswers::bytes() const {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -159,23 +160,9 @@ class UnreadAnswers {
   // more.
   static constexpr int64_t kUncountedBytes = 4096;
 
-  // The room reserved for one answer, released by the destructor. Movable. Threads: one at a time.
-  class Room {
-   public:
-    Room() = default;
-    Room(Room&& other) noexcept;
-    Room& operator=(Room&& other) noexcept;
-    ~Room();
-
-   private:
-    friend class UnreadAnswers;
-    Room(UnreadAnswers* answers, Callers::iterator caller, int64_t bytes)
-        : answers_(answers), caller_(caller), bytes_(bytes) {}
-
-    UnreadAnswers* answers_ = nullptr;
-    Callers::iterator caller_;
-    int64_t bytes_ = 0;
-  };
+  // The room reserved for one answer, until this is destroyed. Null for an answer that is not
+  // counted.
+  using Room = std::shared_ptr<UnreadAnswers>;
 
   // Borrows the gate.
   UnreadAnswers(int64_t max_bytes, const Gate& gate) : max_bytes_(max_bytes), gate_(gate) {}
@@ -190,6 +177,8 @@ class UnreadAnswers {
   int64_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  absl::StatusOr<Callers::iterator> Take(std::string_view caller, int64_t bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBack(Callers::iterator caller, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int64_t max_bytes_;
@@ -262,7 +251,7 @@ class AnsweringReactor : public Base {
     {
       MutexLock lock(&mutex_);
       is_writing_ = false;
-      written_.room = UnreadAnswers::Room();
+      written_.room = nullptr;
       if (!ok) is_broken_ = true;
     }
     Advance();
@@ -280,7 +269,7 @@ class AnsweringReactor : public Base {
  protected:
   struct Waiting {
     grpc::ByteBuffer bytes;
-    UnreadAnswers::Room room = {};
+    UnreadAnswers::Room room = nullptr;
   };
 
   AnsweringReactor(const ServiceParts& parts, Handler handler, grpc::CallbackServerContext& context)

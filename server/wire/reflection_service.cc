@@ -173,7 +173,7 @@ class ReflectionReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
     const HandlerTimer timer = setting_.timing.Begin();
     sending_.End();
     answer_.Clear();
-    room_ = UnreadAnswers::Room();
+    room_ = nullptr;
     if (!ok) return Finish(grpc::Status::CANCELLED);
     StartRead(&request_);
   }

@@ -149,7 +149,7 @@ class GetReactor final : public Writes {
   void OnWriteDone(bool ok) override {
     const HandlerTimer timer = timing_.Begin();
     sending_.End();
-    description_room_ = UnreadAnswers::Room();
+    description_room_ = nullptr;
     if (!ok) {
       Finish(grpc::Status::CANCELLED);
     } else if (next_ == end_) {
