@@ -141,17 +141,6 @@ absl::Status TooMany(std::string_view field) {
   return Invalid(field, "more", Concat("at most ", kMaxInferInputs, " in one request"));
 }
 
-// Reads the length of a field and returns its range.
-bool ReadRange(CodedInputStream& input, WireRange& range) {
-  uint32_t bytes = 0;
-  if (!input.ReadVarint32(&bytes)) return false;
-  const int left = input.BytesUntilLimit();
-  if (left < 0 || bytes > static_cast<uint32_t>(left)) return false;
-  range.begin = input.CurrentPosition();
-  range.end = range.begin + bytes;
-  return true;
-}
-
 }  // namespace
 
 InferMessage::InferMessage(grpc::ByteBuffer& buffer)
@@ -287,26 +276,14 @@ absl::Status InferMessage::Match() {
   return Invalid("raw_input_contents", raw_, Concat("one for each input = ", inputs_));
 }
 
-// Gives each input its part of the slices; the places are consecutive.
+// Gives each input its part of the slices.
 void InferMessage::Cut() {
-  size_t next = 0;
-  int64_t begin = 0;
+  SliceWalk walk;
   for (const Place& place : places_) {
     InputContents& contents = contents_[static_cast<size_t>(place.position)];
     contents.form = place.form;
     contents.bytes = place.range.end - place.range.begin;
-    for (; next < slices_.size() && begin < place.range.end; ++next) {
-      const grpc::Slice& slice = slices_[next];
-      const int64_t end = begin + static_cast<int64_t>(slice.size());
-      const int64_t first = std::max(place.range.begin, begin);
-      const int64_t last = std::min(place.range.end, end);
-      if (first < last) {
-        contents.slices.push_back(
-            slice.sub(static_cast<size_t>(first - begin), static_cast<size_t>(last - begin)));
-      }
-      if (end >= place.range.end) break;  // The next place may begin in it.
-      begin = end;
-    }
+    walk.Cut(slices_, place.range, contents.slices);
   }
   slices_.clear();
 }

@@ -171,6 +171,16 @@ bool IsTypeOf(const FieldDescriptor& field, uint32_t tag) {
 
 }  // namespace
 
+bool ReadRange(CodedInputStream& input, WireRange& range) {
+  uint32_t bytes = 0;
+  if (!input.ReadVarint32(&bytes)) return false;
+  const int left = input.BytesUntilLimit();
+  if (left < 0 || bytes > static_cast<uint32_t>(left)) return false;
+  range.begin = input.CurrentPosition();
+  range.end = range.begin + bytes;
+  return true;
+}
+
 absl::Status MalformedMessage() {
   return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
 }
@@ -302,13 +312,7 @@ absl::Status Examination::Bytes(const Field& field, int start, int bytes, Messag
 
 bool Examination::IsInFewSlices(WireRange range) {
   int64_t count = 0;
-  while (slice_ < slices_.size()) {
-    const int64_t slice_end = slice_begin_ + static_cast<int64_t>(slices_[slice_].size());
-    if (slice_end > range.begin) ++count;
-    if (slice_end >= range.end) break;  // The next field may begin in this slice.
-    slice_begin_ = slice_end;
-    ++slice_;
-  }
+  walk_.Visit(slices_, range, [&count](const grpc::Slice&, size_t, size_t) { ++count; });
   return (range.end - range.begin) / kMinSliceBytes >= count;
 }
 
@@ -440,8 +444,10 @@ absl::StatusOr<int64_t> Incoming::Examine(Message& message) {
 absl::Status Incoming::Parse(Message& message, ReceiveQuota& quota, HeldFields& held) {
   try {
     for (const FieldToHold& field : to_hold_) {
+      ReceivedSlices slices;
+      SliceWalk().Cut(slices_, field.range, slices);
       held.Add(*field.message, field.field->number(),
-               std::make_unique<HeldField>(SlicesOf(field.range), quota));
+               std::make_unique<HeldField>(std::move(slices), quota));
     }
     RETURN_IF_ERROR(Take(message));
     slices_.clear();
@@ -475,22 +481,6 @@ absl::Status Incoming::Take(Message& message) {
   return absl::OkStatus();
 }
 
-ReceivedSlices Incoming::SlicesOf(WireRange range) const {
-  ReceivedSlices slices;
-  int64_t begin = 0;
-  for (const grpc::Slice& slice : slices_) {
-    const int64_t end = begin + static_cast<int64_t>(slice.size());
-    const int64_t first = std::max(range.begin, begin);
-    const int64_t last = std::min(range.end, end);
-    if (first < last) {
-      slices.push_back(
-          slice.sub(static_cast<size_t>(first - begin), static_cast<size_t>(last - begin)));
-    }
-    begin = end;
-  }
-  return slices;
-}
-
 namespace {
 
 using google::protobuf::internal::WireFormatLite;
@@ -510,7 +500,6 @@ absl::Status JointRequest::Cut() {
   (void)input.PushLimit(static_cast<int>(wire_bytes_));
   int64_t product_bytes = 0;
   while (const uint32_t tag = NextTag(input)) {
-    uint32_t bytes = 0;
     if (tag != kProductTag) {
       if (!WireFormatLite::SkipField(&input, tag)) return MalformedMessage();
       const int64_t unknown_bytes = input.CurrentPosition() - product_bytes;
@@ -518,17 +507,16 @@ absl::Status JointRequest::Cut() {
       return Invalid("message", Concat("at least ", unknown_bytes, " bytes of unknown fields"),
                      Concat("at most ", kMaxUnknownBytes));
     }
-    if (!input.ReadVarint32(&bytes)) return MalformedMessage();
-    const int64_t begin = input.CurrentPosition();
-    if (bytes > wire_bytes_ - begin || !input.Skip(static_cast<int>(bytes))) {
+    WireRange range;
+    if (!ReadRange(input, range) || !input.Skip(static_cast<int>(SizeOf(range)))) {
       return MalformedMessage();
     }
     if (products_.size() == kMaxJointRequests) {
       return Invalid("requests", "more", Concat("at most ", kMaxJointRequests, " in one message"));
     }
     if (products_.size() == 1) products_.reserve(kMaxJointRequests);
-    products_.push_back({begin, begin + bytes});
-    product_bytes += static_cast<int64_t>(EncodedFieldBytes(1, bytes));
+    products_.push_back(range);
+    product_bytes += static_cast<int64_t>(EncodedFieldBytes(1, static_cast<size_t>(SizeOf(range))));
   }
   // NextTag returns 0 at the end, and also for bytes that cannot be a tag.
   if (!input.ConsumedEntireMessage()) return MalformedMessage();
@@ -546,25 +534,13 @@ absl::StatusOr<Incoming> JointRequest::Take() {
 }
 
 ReceivedSlices JointRequest::SlicesOf(WireRange range) {
-  slices_.Release(freed_, slice_ - freed_);
-  freed_ = slice_;
+  slices_.Release(freed_, walk_.slice() - freed_);
+  freed_ = walk_.slice();
   // Several products are short, and their bytes stay here until they are parsed. A single product
   // may be long, and its bytes are freed as it is parsed.
   const bool is_alone = products_.size() == 1;
   ReceivedSlices slices = is_alone ? ReceivedSlices() : ReceivedSlices::OfKept();
-  while (slice_ < slices_.size()) {
-    const grpc::Slice& slice = slices_[slice_];
-    const int64_t slice_end = slice_begin_ + static_cast<int64_t>(slice.size());
-    const int64_t first = std::max(range.begin, slice_begin_);
-    const int64_t last = std::min(range.end, slice_end);
-    if (first < last) {
-      slices.push_back(slice.sub(static_cast<size_t>(first - slice_begin_),
-                                 static_cast<size_t>(last - slice_begin_)));
-    }
-    if (slice_end >= range.end) break;  // The next product may begin in this slice.
-    ++slice_;
-    slice_begin_ = slice_end;
-  }
+  walk_.Cut(slices_, range, slices);
   if (is_alone) slices_.Release(0, slices_.size());
   return slices;
 }
@@ -591,7 +567,7 @@ absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messag
   grpc::ProtoBufferReader reader(&parsed);
   // Only the parser notices text that is not UTF-8.
   if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) {
-    return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
+    return MalformedMessage();
   }
   request.DiscardUnknownFields();
   return absl::OkStatus();

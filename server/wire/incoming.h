@@ -217,6 +217,43 @@ struct WireRange {
   int64_t end = 0;
 };
 
+// Reads the length of a field, and returns the range of the bytes after it. Returns false if that
+// exceeds the input's limit.
+bool ReadRange(google::protobuf::io::CodedInputStream& input, WireRange& range);
+
+// A walk through the slices of a message, for ranges in their order.
+class SliceWalk {
+ public:
+  // Calls `see` with each slice that has bytes of the range, and with their begin and end in it.
+  template <typename See>
+  void Visit(const SliceList& slices, WireRange range, See see) {
+    for (; slice_ < slices.size(); ++slice_) {
+      const int64_t end = begin_ + static_cast<int64_t>(slices[slice_].size());
+      const int64_t first = std::max(range.begin, begin_);
+      const int64_t last = std::min(range.end, end);
+      if (first < last) {
+        see(slices[slice_], static_cast<size_t>(first - begin_),
+            static_cast<size_t>(last - begin_));
+      }
+      if (end >= range.end) return;  // The next range may begin in this slice.
+      begin_ = end;
+    }
+  }
+
+  // Appends the parts of the slices in the range.
+  void Cut(const SliceList& slices, WireRange range, ReceivedSlices& to) {
+    Visit(slices, range, [&to](const grpc::Slice& slice, size_t first, size_t last) {
+      to.push_back(slice.sub(first, last));
+    });
+  }
+
+  size_t slice() const { return slice_; }  // The slice in which the last range ended.
+
+ private:
+  size_t slice_ = 0;
+  int64_t begin_ = 0;  // The position at which it begins.
+};
+
 // One step of parsing the message from its bytes.
 struct ParsingStep {
   enum class Kind : uint8_t {
@@ -278,8 +315,7 @@ class Examination {
 
   google::protobuf::io::CodedInputStream& input_;
   const SliceList& slices_;
-  size_t slice_ = 0;         // The current slice.
-  int64_t slice_begin_ = 0;  // The position at which it begins.
+  SliceWalk walk_;
   int64_t fields_ = 0;
   int64_t unknown_bytes_ = 0;
   int64_t repeated_bytes_ = 0;
@@ -333,7 +369,6 @@ class Incoming {
 
  private:
   absl::Status Take(google::protobuf::Message& message);
-  ReceivedSlices SlicesOf(WireRange range) const;
 
   int64_t wire_bytes_ = 0;
   ReceivedSlices slices_;
@@ -375,9 +410,8 @@ class JointRequest {
   ReceivedSlices slices_;
   std::vector<WireRange> products_;
   size_t taken_ = 0;
-  size_t slice_ = 0;         // The slice in which the next product begins, or an earlier one.
-  int64_t slice_begin_ = 0;  // The position at which that slice begins.
-  size_t freed_ = 0;         // Slices before this one are freed.
+  SliceWalk walk_;
+  size_t freed_ = 0;  // Slices before this one are freed.
 };
 
 // Takes the bytes out of the request that gRPC passes to a method. Otherwise they would stay for as

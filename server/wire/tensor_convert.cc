@@ -260,13 +260,7 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
   message.slices = std::make_unique<ReceivedSlices>(SlicesIn(bytes));
   message.chunk = ReadChunk(*message.slices);
   if (!message.chunk) {
-    RETURN_IF_ERROR(Incoming(*message.slices).Examine(message.other).status());
-    message.other.Clear();
-    grpc::ByteBuffer copy(bytes);  // References only; the reader needs a buffer that it may change.
-    grpc::ProtoBufferReader reader(&copy);
-    if (!reader.status().ok() || !message.other.ParseFromZeroCopyStream(&reader)) {
-      return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
-    }
+    RETURN_IF_ERROR(ReadRequest(bytes, message.other, kMaxPutBytes));
     if (message.other.step_case() == v1::PutRequest::kChunk) {
       message.slices->clear();
       message.slices->emplace_back(message.other.chunk().data());
