@@ -447,7 +447,7 @@ void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
   const std::string peer = PeerOf(accepted.get(), address);
   constexpr TokenBucket::Rate kRate = TokenBucket::EachSecond(kMaxAccepts);
   const int64_t now_ns = clock_.NowNs();
-  if (!budgets_.Of(peer, now_ns)->accepts.Take(1, kRate, now_ns)) {
+  if (!budgets_.Of(peer, now_ns)->Take(1, kRate, now_ns)) {
     ++refused_for_rate_;
     return LogRefusal(peer, "limit of new connections of one peer in a second reached");
   }

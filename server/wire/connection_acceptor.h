@@ -180,7 +180,7 @@ class ConnectionAcceptor {
   // connection can be accepted and closed: otherwise its peer would wait and the thread would spin.
   FileDescriptor spare_;
   int64_t accept_again_ns_ = 0;
-  PeerBudgets budgets_;  // For `accepts` alone.
+  PeerBudgets<TokenBucket> budgets_;  // Of new connections.
 
   std::atomic<int64_t> accepted_ = 0;
   std::atomic<int64_t> refused_of_all_ = 0;

@@ -220,13 +220,8 @@ Table& TheTable() {
   return *table;
 }
 
-QuestionBytes& QuestionsOfAllPeers() {
-  static auto* const all = new QuestionBytes(QuestionBytes::kMaxBytes, nullptr);
-  return *all;
-}
-
-PeerBudgets& TheBudgets() {
-  static auto* const budgets = new PeerBudgets;
+PeerBudgets<FrameBudget>& TheBudgets() {
+  static auto* const budgets = new PeerBudgets<FrameBudget>;
   return *budgets;
 }
 
@@ -472,34 +467,9 @@ std::string_view NameOf(CloseReason reason) {
   return "";
 }
 
-std::shared_ptr<PeerBudget> PeerBudgets::Of(const std::string& peer, int64_t now_ns) {
-  MutexLock lock(&mutex_);
-  const auto known = budgets_.find(peer);
-  if (known != budgets_.end()) return known->second;
-  if (budgets_.size() >= forget_at_) {
-    examined_ += static_cast<int64_t>(budgets_.size());
-    absl::erase_if(budgets_, [now_ns](const auto& entry) {
-      return entry.second.use_count() == 1 && entry.second->accepts.IsWhole(now_ns) &&
-             entry.second->resets.IsWhole(now_ns);
-    });
-    forget_at_ = std::max(kMinForgetAt, 2 * budgets_.size());
-  }
-  std::shared_ptr<PeerBudget> made(
-      new PeerBudget{.accepts = {},
-                     .resets = {},
-                     .questions = {QuestionBytes::kMaxBytesOfPeer, &QuestionsOfAllPeers()}});
-  budgets_.emplace(peer, made);
-  return made;
-}
-
-size_t PeerBudgets::size() {
-  MutexLock lock(&mutex_);
-  return budgets_.size();
-}
-
-int64_t PeerBudgets::examined() {
-  MutexLock lock(&mutex_);
-  return examined_;
+QuestionBytes& FrameBudget::OfAllPeers() {
+  static auto* const all = new QuestionBytes(QuestionBytes::kMaxBytes, nullptr);
+  return *all;
 }
 
 SocketWatch& SocketWatch::Get() {
@@ -516,7 +486,7 @@ void SocketWatch::Add(int descriptor, const std::string& peer, const std::string
   connection->name = name;
   connection->encryption = encryption;
   connection->max_calls = max_calls;
-  const std::shared_ptr<PeerBudget> budget = TheBudgets().Of(peer, NowNs());
+  const std::shared_ptr<FrameBudget> budget = TheBudgets().Of(peer, NowNs());
   connection->resets = {budget, &budget->resets};
   connection->questions = {budget, &budget->questions};
   if (connection->cookie == 0) return WarnUnwatched("the system has no SO_COOKIE");

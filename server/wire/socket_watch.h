@@ -11,6 +11,7 @@
 // is closed; the log says so once.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -33,30 +34,53 @@ enum class CloseReason { kFrames, kStalled, kUnread };
 inline constexpr size_t kCloseReasons = 3;
 std::string_view NameOf(CloseReason reason);
 
-// What all connections of a peer share. Threads: any.
-struct PeerBudget {
-  TokenBucket accepts;
+// What the frames of all connections of a peer share. Threads: any.
+struct FrameBudget {
   TokenBucket resets;
-  QuestionBytes questions;
+  QuestionBytes questions{QuestionBytes::kMaxBytesOfPeer, &OfAllPeers()};
+
+  bool IsWhole(int64_t now_ns) { return resets.IsWhole(now_ns); }
+
+ private:
+  static QuestionBytes& OfAllPeers();
 };
 
 // The budgets of peers that have connections, or had some until what they did is forgiven. Threads:
 // any.
+template <typename Budget>
 class PeerBudgets {
  public:
   // Those of no peer are forgotten whenever there are twice as many as the last time, so that this
   // takes constant time on average, however many peers there are.
-  std::shared_ptr<PeerBudget> Of(const std::string& peer, int64_t now_ns);
+  std::shared_ptr<Budget> Of(const std::string& peer, int64_t now_ns) {
+    MutexLock lock(&mutex_);
+    const auto known = budgets_.find(peer);
+    if (known != budgets_.end()) return known->second;
+    if (budgets_.size() >= forget_at_) {
+      examined_ += static_cast<int64_t>(budgets_.size());
+      absl::erase_if(budgets_, [now_ns](const auto& entry) {
+        return entry.second.use_count() == 1 && entry.second->IsWhole(now_ns);
+      });
+      forget_at_ = std::max(kMinForgetAt, 2 * budgets_.size());
+    }
+    return budgets_.emplace(peer, std::make_shared<Budget>()).first->second;
+  }
 
   // For tests: the budgets, and how often one was examined to be forgotten.
-  size_t size();
-  int64_t examined();
+  size_t size() {
+    MutexLock lock(&mutex_);
+    return budgets_.size();
+  }
+  int64_t examined() {
+    MutexLock lock(&mutex_);
+    return examined_;
+  }
 
  private:
   static constexpr size_t kMinForgetAt = 64;
 
   Mutex mutex_;
-  absl::flat_hash_map<std::string, std::shared_ptr<PeerBudget>> budgets_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<Budget>> budgets_ ABSL_GUARDED_BY(mutex_);
   size_t forget_at_ ABSL_GUARDED_BY(mutex_) = kMinForgetAt;
   int64_t examined_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -348,13 +348,13 @@ class PeerBudgetsTest : public testing::Test {
  protected:
   static std::string Name(int i) { return "peer " + std::to_string(i); }
 
-  PeerBudgets budgets_;
+  PeerBudgets<TokenBucket> budgets_;
 };
 
 // Quadratic time would be that of 50 million.
 TEST_F(PeerBudgetsTest, TakeConstantTimeOnAverageHoweverManyPeersThereAre) {
   constexpr int kPeers = 10'000;
-  std::vector<std::shared_ptr<PeerBudget>> held;
+  std::vector<std::shared_ptr<TokenBucket>> held;
   for (int i = 0; i < kPeers; ++i) held.push_back(budgets_.Of(Name(i), 1));
   EXPECT_EQ(budgets_.size(), static_cast<size_t>(kPeers));
   EXPECT_LE(budgets_.examined(), 2 * kPeers);
@@ -376,14 +376,21 @@ TEST_F(PeerBudgetsTest, AreForgottenOnceNobodyHasThem) {
 TEST_F(PeerBudgetsTest, AreKeptUntilWhatThePeerDidIsForgiven) {
   constexpr TokenBucket::Rate kRate = TokenBucket::EachSecond(1);
   constexpr int64_t kSecondNs = 1'000'000'000;
-  budgets_.Of("accepts", 1)->accepts.Charge(1, kRate, 1);
-  budgets_.Of("resets", 1)->resets.Charge(1, kRate, 1);
-  for (int i = 0; i < 1000; ++i) budgets_.Of(Name(i), kSecondNs);
-  EXPECT_TRUE(budgets_.Of("accepts", 1)->accepts.is_used());
-  EXPECT_TRUE(budgets_.Of("resets", 1)->resets.is_used());
-  for (int i = 0; i < 1000; ++i) budgets_.Of(Name(i), kSecondNs + 1);
-  EXPECT_FALSE(budgets_.Of("accepts", 1)->accepts.is_used());
-  EXPECT_FALSE(budgets_.Of("resets", 1)->resets.is_used());
+  PeerBudgets<FrameBudget> frames;
+  budgets_.Of("accepts", 1)->Charge(1, kRate, 1);
+  frames.Of("resets", 1)->resets.Charge(1, kRate, 1);
+  const auto add_others = [&](int64_t now_ns) {
+    for (int i = 0; i < 1000; ++i) {
+      budgets_.Of(Name(i), now_ns);
+      frames.Of(Name(i), now_ns);
+    }
+  };
+  add_others(kSecondNs);
+  EXPECT_TRUE(budgets_.Of("accepts", 1)->is_used());
+  EXPECT_TRUE(frames.Of("resets", 1)->resets.is_used());
+  add_others(kSecondNs + 1);
+  EXPECT_FALSE(budgets_.Of("accepts", 1)->is_used());
+  EXPECT_FALSE(frames.Of("resets", 1)->resets.is_used());
 }
 
 // A connection over TCP, which the daemon's end has accepted.
