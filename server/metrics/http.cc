@@ -25,6 +25,7 @@
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/system/files.h"
+#include "server/system/sockets.h"
 #include "server/trust/openssl_objects.h"
 
 namespace gemmd {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "kernels/matrix/text.h"
-#include "server/system/files.h"
 #include "server/system/log.h"
+#include "server/system/sockets.h"
 
 namespace gemmd {
 

@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/system/clock.h"
 #include "server/system/files.h"
+#include "server/system/sockets.h"
 
 namespace gemmd {
 

@@ -31,6 +31,7 @@
 #include "kernels/matrix/text.h"
 #include "server/system/files.h"
 #include "server/system/log.h"
+#include "server/system/sockets.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {

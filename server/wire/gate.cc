@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
-#include "server/system/files.h"
 #include "server/system/log.h"
+#include "server/system/sockets.h"
 #include "server/wire/health_service.h"
 
 namespace gemmd {

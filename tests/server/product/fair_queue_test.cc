@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "server/product/queue.h"
+#include "server/system/sockets.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {

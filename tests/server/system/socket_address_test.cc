@@ -10,6 +10,7 @@
 #include <string>
 
 #include "server/system/files.h"
+#include "server/system/sockets.h"
 
 namespace gemmd {
 namespace {

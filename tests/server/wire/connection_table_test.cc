@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/system/files.h"
+#include "server/system/sockets.h"
 #include "server/wire/connection_acceptor.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/scratch_folder.h"

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/system/files.h"
+#include "server/system/sockets.h"
 #include "server/wire/connection_acceptor.h"
 #include "server/wire/transport.h"
 #include "tests/testing/scratch_folder.h"

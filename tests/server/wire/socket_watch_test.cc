@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "server/system/files.h"
+#include "server/system/sockets.h"
 #include "server/wire/connection_acceptor.h"
 #include "tests/testing/patience.h"
 
