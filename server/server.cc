@@ -23,6 +23,7 @@
 #include "server/wire/gate.h"
 #include "server/wire/gemm_service.h"
 #include "server/wire/health_service.h"
+#include "server/wire/product_exchange.h"
 #include "server/wire/reflection_service.h"
 #include "server/wire/registry_service.h"
 #include "server/wire/socket_watch.h"
@@ -102,24 +103,19 @@ class Server::Services {
  public:
   Services(Server& server, const ServerOptions& options)
       : parts{*server.runner_, server.gate_,          server.receiving_,
-              server.sends_,   server.handler_times_, server.clock_},
-        gemm(parts),
-        registry(MakeRegistryService(server.served_, parts, *server.observer_, LimitsOf(options))),
-        tensors(MakeTensorService(parts)),
-        admin(MakeAdminService(server.served_, parts, server.incidents_,
-                               options.transport.max_message_bytes)),
-        health(MakeHealthService(server.health_, parts)) {
+              server.sends_,   server.handler_times_, server.clock_} {
+    all.push_back(MakeGemmService(parts));
+    all.push_back(MakeRegistryService(server.served_, parts, *server.observer_, LimitsOf(options)));
+    all.push_back(MakeTensorService(parts));
+    all.push_back(MakeAdminService(server.served_, parts, server.incidents_,
+                                   options.transport.max_message_bytes));
+    all.push_back(MakeHealthService(server.health_, parts));
     if (!options.speaks_kserve) return;
-    kserve = MakeKserveService(parts, [&server] { return server.serving().ok(); });
+    all.push_back(MakeKserveService(parts, [&server] { return server.serving().ok(); }));
   }
 
   const ServiceParts parts;
-  GemmService gemm;
-  std::unique_ptr<grpc::Service> registry;
-  std::unique_ptr<grpc::Service> tensors;
-  std::unique_ptr<grpc::Service> admin;
-  std::unique_ptr<grpc::Service> health;
-  std::unique_ptr<grpc::Service> kserve;  // Null if it is switched off.
+  std::vector<std::unique_ptr<grpc::Service>> all;
 
  private:
   static v1::Limits LimitsOf(const ServerOptions& options) {
@@ -137,9 +133,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& asked, std::vector<std::unique_ptr<Device>> devices) {
   const ServerOptions options = WithMemoryShares(asked);
   if (devices.empty()) return Invalid("devices", "none", "at least one");
-  if (options.transport.listen.empty()) {
-    return Invalid("listen", "no address", "at least one");
-  }
+  if (options.transport.listen.empty()) return Invalid("listen", "no address", "at least one");
   if (!(options.sending.timeout >= kMinSendTimeout)) {
     return Invalid("send-timeout", absl::FormatDuration(options.sending.timeout),
                    Concat("at least ", absl::FormatDuration(kMinSendTimeout)));
@@ -245,15 +239,8 @@ absl::Status Server::Listen(const ServerOptions& options) {
   services_ = std::make_unique<Services>(*this, options);
   grpc::ServerBuilder builder;
   RETURN_IF_ERROR(ConfigureTransport(options.transport, receiving_, builder));
-  builder.RegisterService(&services_->gemm);
-  builder.RegisterService(services_->registry.get());
-  builder.RegisterService(services_->tensors.get());
-  builder.RegisterService(services_->admin.get());
-  builder.RegisterService(services_->health.get());
-  if (services_->kserve != nullptr) builder.RegisterService(services_->kserve.get());
-  if (options.has_reflection) {
-    builder.SetOption(Reflection(services_->parts));
-  }
+  for (const auto& service : services_->all) builder.RegisterService(service.get());
+  if (options.has_reflection) builder.SetOption(Reflection(services_->parts));
 
   ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport));
   ASSIGN_OR_RETURN(const int64_t open_files, OpenFileLimit());

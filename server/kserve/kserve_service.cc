@@ -26,6 +26,7 @@
 #include "server/kserve/models.h"
 #include "server/system/version.h"
 #include "server/wire/outgoing.h"
+#include "server/wire/product_exchange.h"
 #include "server/wire/tensor_service.h"
 
 namespace gemmd {
@@ -352,7 +353,13 @@ class KserveService final : public AnsweredService<inference::GRPCInferenceServi
         is_ready_(std::move(is_ready)),
         models_(parts.runner.tensors()),
         setting_{parts, models_, counts_} {
-    AddProducts();
+    const auto begin = [](InferExchange& exchange, JobId id, grpc::ByteBuffer& request,
+                          Arrival arrival, InferExchange::Answer answer) {
+      return exchange.Start(id, request, std::move(arrival), std::move(answer));
+    };
+    MarkMethodRawCallback(kModelInfer, UnaryHandler<InferExchange>(
+                                           setting_, HandlerOf("ModelInfer"), begin, setting_));
+    MarkMethodRawCallback(kModelStreamInfer, StreamHandler<InferStreamReactor>(setting_));
     AddServer();
     AddModels();
     for (int method = kRepositoryModelLoad; method <= kLogSettings; ++method) {
@@ -365,37 +372,6 @@ class KserveService final : public AnsweredService<inference::GRPCInferenceServi
   }
 
  private:
-  void AddProducts() {
-    MarkMethodRawCallback(
-        kModelInfer, new grpc::internal::CallbackUnaryHandler<WireBytes, WireBytes>(
-                         [this](Context* context, const WireBytes* request, WireBytes* response) {
-                           return StartInfer(*context, *request, *response);
-                         }));
-    MarkMethodRawCallback(
-        kModelStreamInfer,
-        new grpc::internal::CallbackBidiHandler<WireBytes, WireBytes>([this](Context* context) {
-          const auto stream = std::make_shared<InferStreamReactor>(setting_, *context);
-          stream->Start();
-          return stream.get();
-        }));
-  }
-
-  grpc::ServerUnaryReactor* StartInfer(Context& context, const WireBytes& request,
-                                       WireBytes& response) {
-    // gRPC calls this as soon as the last byte has arrived.
-    const int64_t arrived_ns = setting_.clock.NowNs();
-    const HandlerTimer timer(setting_.times, setting_.clock, HandlerOf("ModelInfer"), arrived_ns);
-    auto* const call = new UnaryProduct<InferExchange>(setting_, HandlerOf("ModelInfer"), context,
-                                                       response, setting_);
-    call->Start(
-        ArrivalOf(context, OriginOf(context, "ModelInfer", setting_.gate, setting_.clock),
-                  arrived_ns, setting_.gate, setting_.runner.tensors()),
-        [&](InferExchange& exchange, JobId id, Arrival arrival, ProductExchange::Answer answer) {
-          return exchange.Start(id, request.buffer, std::move(arrival), std::move(answer));
-        });
-    return call;
-  }
-
   void AddServer() {
     Add<inference::ServerLiveRequest>(kServerLive, [](auto&, const auto&) {
       inference::ServerLiveResponse response;

@@ -4,12 +4,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kernels/matrix/status.h"
 #include "server/wire/incoming.h"
 #include "server/wire/outgoing.h"
+#include "server/wire/product_exchange.h"
 
 namespace gemmd {
 
@@ -118,44 +120,29 @@ class MultiplyStreamReactor final : public ProductStream<Asked, Ended> {
   }
 };
 
-// The indices of the methods, in the order of the service's declaration.
-constexpr int kMultiply = 0;
-constexpr int kMultiplyStream = 1;
+class GemmService final : public v1::Gemm::Service {
+ public:
+  explicit GemmService(const ServiceParts& parts) : parts_(parts) {
+    const std::string_view name = v1::Gemm::service_full_name();
+    const auto begin = [this](ProductExchange& exchange, JobId id, grpc::ByteBuffer& request,
+                              Arrival arrival, ProductExchange::Answer answer) {
+      MultiplyMessage message{Incoming(request)};
+      return exchange.Start(parts_, id, message, std::move(arrival), std::move(answer));
+    };
+    MarkMethodRawCallback(MethodNumber(name, "Multiply"),
+                          UnaryHandler<ProductExchange>(parts_, HandlerOf("Multiply"), begin));
+    MarkMethodRawCallback(MethodNumber(name, "MultiplyStream"),
+                          StreamHandler<MultiplyStreamReactor>(parts_));
+  }
+
+ private:
+  const ServiceParts parts_;
+};
 
 }  // namespace
 
-GemmService::GemmService(const ServiceParts& parts) : parts_(parts) {
-  MarkMethodRawCallback(kMultiply, new grpc::internal::CallbackUnaryHandler<WireBytes, WireBytes>(
-                                       [this](grpc::CallbackServerContext* context,
-                                              const WireBytes* request, WireBytes* response) {
-                                         return StartMultiply(*context, *request, *response);
-                                       }));
-  MarkMethodRawCallback(kMultiplyStream,
-                        new grpc::internal::CallbackBidiHandler<WireBytes, WireBytes>(
-                            [this](grpc::CallbackServerContext* context) {
-                              const auto stream =
-                                  std::make_shared<MultiplyStreamReactor>(parts_, *context);
-                              stream->Start();
-                              return stream.get();
-                            }));
-}
-
-grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext& context,
-                                                     const WireBytes& request,
-                                                     WireBytes& response) {
-  // gRPC calls this as soon as the last byte has arrived.
-  const int64_t arrived_ns = parts_.clock.NowNs();
-  const HandlerTimer timer(parts_.times, parts_.clock, HandlerOf("Multiply"), arrived_ns);
-  auto* const call =
-      new UnaryProduct<ProductExchange>(parts_, HandlerOf("Multiply"), context, response);
-  call->Start(
-      ArrivalOf(context, OriginOf(context, "Multiply", parts_.gate, parts_.clock), arrived_ns,
-                parts_.gate, parts_.runner.tensors()),
-      [&](ProductExchange& exchange, JobId id, Arrival arrival, ProductExchange::Answer answer) {
-        MultiplyMessage message(Incoming(request.buffer));
-        return exchange.Start(parts_, id, message, std::move(arrival), std::move(answer));
-      });
-  return call;
+std::unique_ptr<grpc::Service> MakeGemmService(const ServiceParts& parts) {
+  return std::make_unique<GemmService>(parts);
 }
 
 }  // namespace gemmd

@@ -246,6 +246,30 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
   JobId job_id_ = 0;  // No job has the id 0.
 };
 
+// The handler of a method that is a UnaryProduct. `begin` starts an exchange with the bytes of a
+// request, and with the arguments of UnaryProduct::Begin. Borrows the parts and the arguments of
+// the exchange.
+template <typename Exchange, typename Begin, typename... Arguments>
+auto* UnaryHandler(const ServiceParts& parts, Handler handler, Begin begin,
+                   const Arguments&... arguments) {
+  return new grpc::internal::CallbackUnaryHandler<WireBytes, WireBytes>(
+      [&parts, handler, begin, &arguments...](grpc::CallbackServerContext* context,
+                                              const WireBytes* request, WireBytes* response) {
+        // gRPC calls this as soon as the last byte has arrived.
+        const int64_t arrived_ns = parts.clock.NowNs();
+        const HandlerTimer timer(parts.times, parts.clock, handler, arrived_ns);
+        auto* const call =
+            new UnaryProduct<Exchange>(parts, handler, *context, *response, arguments...);
+        call->Start(
+            ArrivalOf(*context, OriginOf(*context, NameOf(handler), parts.gate, parts.clock),
+                      arrived_ns, parts.gate, parts.runner.tensors()),
+            [&](Exchange& exchange, JobId id, Arrival arrival, ProductExchange::Answer answer) {
+              return begin(exchange, id, request->buffer, std::move(arrival), std::move(answer));
+            });
+        return call;
+      });
+}
+
 // A call with a stream of products, in either protocol. Products are answered as they finish.
 // `Message` is a message that was read; its size() is the number of its products that are not
 // started. `Ended` is what is kept of a finished product until its answer has left; its bytes() are
@@ -633,5 +657,16 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // Why the stream ends; OK while it may continue.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+// The handler of a method that is a ProductStream. Borrows what the stream is made from.
+template <typename Stream, typename Setting>
+auto* StreamHandler(const Setting& setting) {
+  return new grpc::internal::CallbackBidiHandler<WireBytes, WireBytes>(
+      [&setting](grpc::CallbackServerContext* context) {
+        const auto stream = std::make_shared<Stream>(setting, *context);
+        stream->Start();
+        return stream.get();
+      });
+}
 
 }  // namespace gemmd

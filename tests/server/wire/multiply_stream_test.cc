@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "server/wire/gemm_service.h"
 #include "server/wire/incoming.h"
+#include "server/wire/product_exchange.h"
 #include "tests/server/wire/product_stream.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/patience.h"
