@@ -718,9 +718,7 @@ void AddLogging(CLI::App& app, Options& options) {
     const bool is_share = share && (share->empty() || (share->find('/') == std::string::npos &&
                                                        share->find_first_of("0123456789.-") == 0));
     const bool is_wrong = number ? !(*number >= 0 && *number <= 1) : is_share;
-    if (file.empty() || is_wrong) {
-      return "a file, and after a colon a share from 0 to 1";
-    }
+    if (file.empty() || is_wrong) return "a file, and after a colon a share from 0 to 1";
     spans.file = share && !number ? file + ":" + *share : file;
     spans.share = number.value_or(0);
     return "";

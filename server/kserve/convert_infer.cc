@@ -91,9 +91,7 @@ absl::StatusOr<ElementType> ParseInputType(std::string_view field, std::string_v
     return Invalid(Concat(field, ".datatype"), datatype.empty() ? "none" : Shown(datatype),
                    Concat(kWantedDatatypes, ", or UINT8 with a parameter \"type\""));
   }
-  if (name.empty()) {
-    return own.has_value() && CarrierOf(*own).name == datatype ? *own : known->type;
-  }
+  if (name.empty()) return own.has_value() && CarrierOf(*own).name == datatype ? *own : known->type;
   ASSIGN_OR_RETURN(const ElementType type, ParseTypeName(Concat(field, ".parameters.type"), name));
   if (CarrierOf(type).name == datatype) return type;
   return Invalid(Concat(field, ".datatype"), Shown(datatype),

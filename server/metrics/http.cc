@@ -392,9 +392,7 @@ absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Start(HttpSocket soc
                                                                   HttpLimits limits,
                                                                   HttpStreamMaker make_stream) {
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake.is_open()) {
-    return absl::UnavailableError("metrics-listen: no file descriptor is left");
-  }
+  if (!wake.is_open()) return absl::UnavailableError("metrics-listen: no file descriptor is left");
   return std::unique_ptr<HttpListener>(new HttpListener(std::move(socket), std::move(wake),
                                                         std::move(make_page), clock, limits,
                                                         std::move(make_stream)));

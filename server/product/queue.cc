@@ -365,9 +365,7 @@ void LightFlows::Add(const FlowId& flow, int64_t predicted_ns, int64_t now_ns) {
 int64_t LightFlows::MinOfOthers(const FlowId& flow, int64_t now_ns) const {
   int64_t min_ns = std::numeric_limits<int64_t>::max();
   for (const Entry& entry : entries_) {
-    if (!entry.IsOf(flow) && !entry.IsOver(now_ns)) {
-      min_ns = std::min(min_ns, entry.min_ns);
-    }
+    if (!entry.IsOf(flow) && !entry.IsOver(now_ns)) min_ns = std::min(min_ns, entry.min_ns);
   }
   return min_ns;
 }

@@ -69,9 +69,7 @@ absl::StatusOr<CompressionPlan> PlanCompression(const TensorSpec& dense, const T
   CompressionPlan plan;
   plan.dense = layout;
   ASSIGN_OR_RETURN(plan.sparse, SparseLayoutOf("tensor", layout.type, layout.rows, layout.columns));
-  if (dense.blocks) {
-    return Invalid("tensor.scale.blocks", "factors of blocks", "none");
-  }
+  if (dense.blocks) return Invalid("tensor.scale.blocks", "factors of blocks", "none");
   const auto factors = static_cast<int64_t>(dense.scale.size());
   if (factors > 1 && factors != layout.rows) {
     return Invalid("tensor.scale.values", Concat(factors, " values"),
@@ -414,9 +412,7 @@ void Compressor::TakeTurn(std::shared_ptr<Task> task) {
     task->work_.reset();
     return;
   }
-  if (is_stopping_ || store_.is_closed()) {
-    return End(*task, Draining());
-  }
+  if (is_stopping_ || store_.is_closed()) return End(*task, Draining());
   const absl::StatusOr<bool> is_done =
       OrNoMemory("compress: no memory for one more step, try again later",
                  [&] { return task->work_->compression->Step(scratch_); });

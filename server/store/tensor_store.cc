@@ -195,10 +195,7 @@ int64_t TensorStore::LeaseOf(const Keeping& keep) const {
 
 absl::Status TensorStore::CheckKeeping(const Keeping& keep) const {
   RETURN_IF_ERROR(CheckNameLength("name", keep.name));
-  if (keep.lease_ns < 0) {
-    return Invalid("lease_ns", keep.lease_ns, "at least 0");
-  }
-  return absl::OkStatus();
+  return keep.lease_ns < 0 ? Invalid("lease_ns", keep.lease_ns, "at least 0") : absl::OkStatus();
 }
 
 absl::Status TensorStore::CheckMemory(int64_t bytes) const {

@@ -145,9 +145,7 @@ absl::Status BadRule(const std::string& field, const std::string& got, const std
 
 absl::Status Read(const std::string& field, const json& value, int64_t& result) {
   const bool fits = value.is_number_integer() && value >= 1 && value <= kMaxCount;
-  if (!fits) {
-    return BadRule(field, Shown(value), absl::StrCat("an integer from 1 to ", kMaxCount));
-  }
+  if (!fits) return BadRule(field, Shown(value), absl::StrCat("an integer from 1 to ", kMaxCount));
   result = value.get<int64_t>();
   return absl::OkStatus();
 }

@@ -258,9 +258,7 @@ bool SigningKeys::Verify(Signing algorithm, const std::optional<std::string>& ke
     found = &key;
   }
   if (found == nullptr) return false;
-  if (algorithm != Signing::kEs256) {
-    return Verifies(found->key.get(), algorithm, text, signature);
-  }
+  if (algorithm != Signing::kEs256) return Verifies(found->key.get(), algorithm, text, signature);
   const std::string der = DerOf(signature);
   return !der.empty() && Verifies(found->key.get(), algorithm, text, der);
 }

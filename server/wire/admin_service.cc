@@ -26,9 +26,7 @@ absl::Status FillStride(std::string_view field, const MatrixLayout& layout, v1::
     const absl::StatusOr<MatrixLayout> tight =
         TightSparseLayout(field, layout.type, layout.rows, layout.columns);
     if (stride == 0) wire.set_batch_stride(0);
-    if (stride == 0 || (tight.ok() && tight->batch_stride_bytes == stride)) {
-      return absl::OkStatus();
-    }
+    if (stride == 0 || (tight.ok() && tight->batch_stride_bytes == stride)) return absl::OkStatus();
   } else if (stride * 8 % BitsOf(layout.type) == 0) {
     wire.set_batch_stride(stride * 8 / BitsOf(layout.type));
     return absl::OkStatus();

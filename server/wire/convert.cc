@@ -79,9 +79,7 @@ absl::Status RefuseSparse(std::string_view field, std::string_view member, std::
 
 absl::StatusOr<MatrixLayout> ParseSparseLayout(std::string_view field, const v1::Operand& operand,
                                                ElementType type, int64_t rows, int64_t columns) {
-  if (operand.order() != v1::ORDER_ROW_MAJOR) {
-    return RefuseSparse(field, ".order", "column", "row");
-  }
+  if (operand.order() != v1::ORDER_ROW_MAJOR) return RefuseSparse(field, ".order", "column", "row");
   if (operand.transpose()) return RefuseSparse(field, ".transpose", "true", "false");
   if (operand.leading_dimension() != 0) {
     return RefuseSparse(field, ".leading_dimension", Concat(operand.leading_dimension()), "0");
@@ -335,9 +333,7 @@ absl::Status ParseShape(const v1::MultiplyRequest& request, Problem& problem) {
   const std::array<std::pair<std::string_view, int64_t>, 4> extents = {
       {{"m", problem.m}, {"n", problem.n}, {"k", problem.k}, {"batch", problem.batch}}};
   for (const auto& [field, extent] : extents) {
-    if (extent < 0) {
-      return Invalid(field, extent, "at least 0");
-    }
+    if (extent < 0) return Invalid(field, extent, "at least 0");
   }
   return absl::OkStatus();
 }
@@ -398,9 +394,7 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* h
   ASSIGN_OR_RETURN(problem.d,
                    ParseLayout("d", d_type, d_order, problem.m, problem.n, StridesOf(output)));
   if (problem.has_c()) {
-    if (!request.has_c()) {
-      return Invalid("c", "none", Concat("C where beta is ", problem.beta));
-    }
+    if (!request.has_c()) return Invalid("c", "none", Concat("C where beta is ", problem.beta));
     RETURN_IF_ERROR(ExpectDense("c", request.c()));
     ASSIGN_OR_RETURN(problem.c, ParseOperandLayout("c", request.c(), problem.m, problem.n, d_type));
     if (request.c().scale().values_size() > 0 || request.c().scale().has_blocks()) {
@@ -445,9 +439,7 @@ absl::Status ParseVerify(const v1::Verify& verify, Product& product) {
   if (rate != 0 && !is_sampled) {
     return Invalid("verify.rate", "a rate", "none unless mode is sampled");
   }
-  if (!(rate >= 0 && rate <= 1)) {
-    return Invalid("verify.rate", rate, "above 0 and at most 1");
-  }
+  if (!(rate >= 0 && rate <= 1)) return Invalid("verify.rate", rate, "above 0 and at most 1");
   if (verify.mode() == v1::VERIFY_MODE_UNSPECIFIED) return absl::OkStatus();
   product.asked_check = VerifyRule{
       .mode = static_cast<VerifyMode>(verify.mode() - v1::VERIFY_MODE_NONE), .rate = rate};

@@ -327,9 +327,7 @@ void Examination::Forget(const Message& message, const Field& field) {
 }
 
 void Examination::MergeUntil(int64_t end) {
-  if (end > merged_) {
-    steps_.push_back({.kind = ParsingStep::Kind::kMerge, .range = {merged_, end}});
-  }
+  if (end > merged_) steps_.push_back({.kind = ParsingStep::Kind::kMerge, .range = {merged_, end}});
   merged_ = end;
 }
 
@@ -566,9 +564,7 @@ absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messag
   grpc::ByteBuffer parsed(bytes);
   grpc::ProtoBufferReader reader(&parsed);
   // Only the parser notices text that is not UTF-8.
-  if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) {
-    return MalformedMessage();
-  }
+  if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) return MalformedMessage();
   request.DiscardUnknownFields();
   return absl::OkStatus();
 }

@@ -377,9 +377,7 @@ absl::StatusOr<TensorSpec> ParseTensorSpec(const v1::TensorSpec& spec) {
   const std::pair<std::string_view, int64_t> extents[] = {
       {"rows", spec.rows()}, {"columns", spec.columns()}, {"matrices", matrices}};
   for (const auto& [name, extent] : extents) {
-    if (extent < 0) {
-      return Invalid(Concat("spec.", name), extent, "at least 0");
-    }
+    if (extent < 0) return Invalid(Concat("spec.", name), extent, "at least 0");
   }
   if (!v1::Sparsity_IsValid(spec.sparsity())) return UnknownValue("spec.sparsity", spec.sparsity());
   RETURN_IF_ERROR(CheckScale(spec, type));
@@ -403,9 +401,7 @@ absl::StatusOr<TensorName> ParseTensorRef(std::string_view field, const v1::Tens
     }
     case v1::TensorRef::kName:
       RETURN_IF_ERROR(CheckNameLength(Concat(field, ".name"), ref.name()));
-      if (ref.name().empty()) {
-        return Invalid(Concat(field, ".name"), "none", "a name");
-      }
+      if (ref.name().empty()) return Invalid(Concat(field, ".name"), "none", "a name");
       return TensorName(ref.name());
     default: return Invalid(field, "none", "a handle or a name");
   }
