@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/matrix/text.h"
@@ -56,12 +57,7 @@ std::string NewSpanId() {
   do {
     if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
   } while (std::all_of(bytes.begin(), bytes.end(), [](unsigned char b) { return b == 0; }));
-  std::string id;
-  for (const unsigned char byte : bytes) {
-    id += kDigits[byte / 16];
-    id += kDigits[byte % 16];
-  }
-  return id;
+  return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes, v1::O
   if (layout.is_sparse()) {
     wire.set_sparsity(v1::SPARSITY_2_4);
   } else {
-    wire.set_order(layout.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR);
+    wire.set_order(ToWire(layout.order));
     wire.set_leading_dimension(layout.leading_dimension);
   }
 }
@@ -121,8 +121,7 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
   request.set_bit_operation(static_cast<v1::BitOperation>(problem.bit_operation));
   request.set_accumulation_type(ToWire(problem.accumulation));
   request.mutable_d()->set_type(ToWire(problem.d.type));
-  request.mutable_d()->set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
-                                                                     : v1::ORDER_COLUMN_MAJOR);
+  request.mutable_d()->set_order(ToWire(problem.d.order));
   if (without_operands) {
     request.mutable_a()->clear_data();
     request.mutable_b()->clear_data();

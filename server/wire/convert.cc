@@ -211,6 +211,10 @@ v1::ElementType ToWire(ElementType type) {
   return static_cast<v1::ElementType>(static_cast<int>(type) + 1);
 }
 
+v1::Order ToWire(Order order) {
+  return order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR;
+}
+
 namespace {
 
 static_assert(static_cast<int>(FactorType::kF32) + 1 == v1::FACTOR_TYPE_F32);
@@ -586,8 +590,7 @@ class TensorOperands {
     if (stored.is_sparse()) {
       wire.set_sparsity(v1::SPARSITY_2_4);
     } else {
-      wire.set_order(stored.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
-                                                      : v1::ORDER_COLUMN_MAJOR);
+      wire.set_order(ToWire(stored.order));
       wire.set_leading_dimension(stored.leading_dimension);
     }
     residents_[count_++] = {role, &wire, part};
@@ -597,8 +600,7 @@ class TensorOperands {
   absl::Status ResolveOutput(v1::OutputSpec& wire) {
     const Tensor* const tensor = tensors_.written();
     const MatrixLayout& stored = tensor->spec.layout;
-    const v1::Order order =
-        stored.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR;
+    const v1::Order order = ToWire(stored.order);
     RETURN_IF_ERROR(CheckType("d", wire.type(), *tensor));
     if (stored.is_sparse() || tensor->spec.has_factors()) {
       return Invalid("d.tensor", "a tensor that is sparse or has factors", "one without");

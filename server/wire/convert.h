@@ -44,6 +44,7 @@ absl::StatusOr<ElementType> ParseType(std::string_view field, v1::ElementType ty
                                       std::optional<ElementType> unspecified);
 absl::StatusOr<Order> ParseOrder(std::string_view field, v1::Order order);
 v1::ElementType ToWire(ElementType type);
+v1::Order ToWire(Order order);
 
 // The parts of a layout that operands and outputs of messages share.
 struct Strides {

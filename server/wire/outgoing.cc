@@ -29,8 +29,7 @@ void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
   matrix.set_rows(problem.m);
   matrix.set_columns(problem.n);
   matrix.set_batch(problem.batch);
-  matrix.set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
-                                                       : v1::ORDER_COLUMN_MAJOR);
+  matrix.set_order(ToWire(problem.d.order));
   matrix.set_leading_dimension(problem.d.leading_dimension);
   matrix.set_batch_stride(problem.d.batch_stride_bytes);
 }

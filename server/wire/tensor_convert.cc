@@ -453,7 +453,7 @@ void Fill(const TensorState& state, Scales scales, v1::TensorInfo& wire) {
   wire.set_name(tensor.name);
   v1::TensorSpec& spec = *wire.mutable_spec();
   spec.set_type(ToWire(layout.type));
-  spec.set_order(layout.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR);
+  spec.set_order(ToWire(layout.order));
   spec.set_rows(layout.rows);
   spec.set_columns(layout.columns);
   spec.set_sparsity(layout.is_sparse() ? v1::SPARSITY_2_4 : v1::SPARSITY_NONE);
