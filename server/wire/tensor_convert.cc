@@ -2,8 +2,6 @@
 #include "server/wire/tensor_convert.h"
 
 #include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/wire_format_lite.h>
-#include <grpcpp/support/proto_buffer_reader.h>
 
 #include <algorithm>
 #include <optional>
@@ -14,6 +12,7 @@
 #include "kernels/matrix/invalid.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
+#include "proto/field_start.h"
 #include "server/wire/convert.h"
 #include "server/wire/incoming.h"
 
@@ -155,96 +154,38 @@ absl::StatusOr<BlocksOfPart> BlocksOf(std::string_view field, const PartOfTensor
 
 namespace {
 
-using google::protobuf::internal::WireFormatLite;
-using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::CodedInputStream;
 
-constexpr uint32_t Tag(int field, WireFormatLite::WireType type) {
-  return static_cast<uint32_t>(field) << 3 | static_cast<uint32_t>(type);
-}
-constexpr uint32_t kChunkTag =
-    Tag(v1::PutRequest::kChunkFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
-constexpr uint32_t kOffsetTag =
-    Tag(v1::PutChunk::kOffsetFieldNumber, WireFormatLite::WIRETYPE_VARINT);
-constexpr uint32_t kDataTag =
-    Tag(v1::PutChunk::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
-
-// The maximum bytes that Protobuf reads of a tag, of a length and of a number.
-constexpr int kTagBytes = 5;
-constexpr int kLengthBytes = 5;
-constexpr int kNumberBytes = 10;
-
-// Reads slices in order.
-class SliceReader {
- public:
-  explicit SliceReader(const SliceList& slices) : slices_(slices) {
-    for (const grpc::Slice& slice : slices) left_ += slice.size();
-  }
-
-  size_t left() const { return left_; }
-
-  std::optional<uint64_t> Varint(int max_bytes) {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 7 * max_bytes; shift += 7) {
-      if (left_ == 0) return std::nullopt;
-      const std::byte byte = Take(1).front();
-      value |= static_cast<uint64_t>(byte & std::byte{0x7f}) << shift;
-      if ((byte & std::byte{0x80}) == std::byte{0}) return value;
-    }
-    return std::nullopt;
-  }
-
-  // The next `bytes`, in pieces. The slices must have this many.
-  std::vector<absl::Span<const std::byte>> Pieces(size_t bytes) {
-    std::vector<absl::Span<const std::byte>> pieces;
-    while (bytes > 0) {
-      pieces.push_back(Take(bytes));
-      bytes -= pieces.back().size();
-    }
-    return pieces;
-  }
-
- private:
-  // The next bytes in the current slice, at most `max_bytes`.
-  absl::Span<const std::byte> Take(size_t max_bytes) {
-    while (at_ == slices_[slice_].size()) {
-      ++slice_;
-      at_ = 0;
-    }
-    const grpc::Slice& slice = slices_[slice_];
-    const size_t count = std::min(max_bytes, slice.size() - at_);
-    const auto* const data = reinterpret_cast<const std::byte*>(slice.begin()) + at_;
-    at_ += count;
-    left_ -= count;
-    return {data, count};
-  }
-
-  const SliceList& slices_;
-  size_t slice_ = 0;
-  size_t at_ = 0;
-  size_t left_ = 0;
-};
+const uint32_t kChunkTag = DelimitedTag(v1::PutRequest::kChunkFieldNumber);
+const uint32_t kDataTag = DelimitedTag(v1::PutChunk::kDataFieldNumber);
+constexpr uint32_t kOffsetTag = v1::PutChunk::kOffsetFieldNumber << 3;  // A varint.
 
 // A message that consists of exactly one chunk, as all serializers write it; otherwise nullopt.
-std::optional<PutMessage::Chunk> ReadChunk(const SliceList& slices) {
-  SliceReader reader(slices);
-  if (reader.Varint(kTagBytes) != kChunkTag || reader.Varint(kLengthBytes) != reader.left()) {
+std::optional<PutMessage::Chunk> ReadChunk(ReceivedSlices& slices, int64_t bytes) {
+  SliceStream stream(slices, SliceStream::After::kKeep);
+  CodedInputStream input(&stream);
+  (void)input.PushLimit(static_cast<int>(bytes));
+  WireRange whole;
+  if (input.ReadTag() != kChunkTag || !ReadRange(input, whole) || whole.end != bytes) {
     return std::nullopt;
   }
   PutMessage::Chunk chunk;
-  for (int64_t fields = 0; reader.left() > 0; ++fields) {
+  WireRange data;
+  for (int64_t fields = 0; const uint32_t tag = NextTag(input); ++fields) {
+    uint64_t offset = 0;
     if (fields == kMaxFields) return std::nullopt;
-    const std::optional<uint64_t> tag = reader.Varint(kTagBytes);
-    const std::optional<uint64_t> value =
-        reader.Varint(tag == kOffsetTag ? kNumberBytes : kLengthBytes);
-    if (!value) return std::nullopt;
-    if (tag == kOffsetTag) {
-      chunk.offset = static_cast<int64_t>(*value);
-    } else if (tag == kDataTag && *value <= reader.left()) {
-      chunk.pieces = reader.Pieces(static_cast<size_t>(*value));
-    } else {
+    if (tag == kOffsetTag && input.ReadVarint64(&offset)) {
+      chunk.offset = static_cast<int64_t>(offset);
+    } else if (tag != kDataTag || !ReadRange(input, data) ||
+               !input.Skip(static_cast<int>(data.end - data.begin))) {
       return std::nullopt;
     }
   }
+  if (!input.ConsumedEntireMessage()) return std::nullopt;
+  SliceWalk().Visit(slices, data, [&chunk](const grpc::Slice& slice, size_t first, size_t last) {
+    chunk.pieces.push_back(
+        {reinterpret_cast<const std::byte*>(slice.begin()) + first, last - first});
+  });
   return chunk;
 }
 
@@ -258,7 +199,7 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
   }
   PutMessage message;
   message.slices = std::make_unique<ReceivedSlices>(SlicesIn(bytes));
-  message.chunk = ReadChunk(*message.slices);
+  message.chunk = ReadChunk(*message.slices, static_cast<int64_t>(bytes.Length()));
   if (!message.chunk) {
     RETURN_IF_ERROR(ReadRequest(bytes, message.other, kMaxPutBytes));
     if (message.other.step_case() == v1::PutRequest::kChunk) {
@@ -282,26 +223,17 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
 
 grpc::ByteBuffer ChunkAnswer(int64_t offset, absl::Span<const std::byte> bytes,
                              std::shared_ptr<const void> owner) {
-  // The chunk's fields before its bytes.
-  uint8_t fields[32];
-  uint8_t* end = fields;
-  end = CodedOutputStream::WriteVarint32ToArray(
-      Tag(v1::GetChunk::kOffsetFieldNumber, WireFormatLite::WIRETYPE_VARINT), end);
-  end = CodedOutputStream::WriteVarint64ToArray(static_cast<uint64_t>(offset), end);
-  end = CodedOutputStream::WriteVarint32ToArray(
-      Tag(v1::GetChunk::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), end);
-  end = CodedOutputStream::WriteVarint64ToArray(bytes.size(), end);
-  const auto fields_size = static_cast<size_t>(end - fields);
-
-  uint8_t head[48];
-  end = CodedOutputStream::WriteVarint32ToArray(
-      Tag(v1::GetResponse::kChunkFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), head);
-  end = CodedOutputStream::WriteVarint64ToArray(fields_size + bytes.size(), end);
-  end = std::copy(fields, fields + fields_size, end);
+  v1::GetChunk chunk;
+  chunk.set_offset(offset);
+  std::string fields = chunk.SerializeAsString();
+  AppendFieldStart(v1::GetChunk::kDataFieldNumber, bytes.size(), fields);
+  std::string head;
+  AppendFieldStart(v1::GetResponse::kChunkFieldNumber, fields.size() + bytes.size(), head);
+  head += fields;
   // gRPC's slices take pointers to mutable bytes, but gRPC only reads them.
   auto* const data = const_cast<std::byte*>(bytes.data());
   const grpc::Slice slices[] = {
-      grpc::Slice(head, static_cast<size_t>(end - head)),
+      grpc::Slice(head),
       grpc::Slice(data, bytes.size(), Release, new std::shared_ptr<const void>(std::move(owner)))};
   return grpc::ByteBuffer(slices, 2);
 }
