@@ -121,7 +121,7 @@ absl::StatusOr<ServerCheck> ParseServerCheck(absl::string_view text) {
     return check;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--server-verify: got ", text,
+      absl::StrCat("got ", text,
                    ", want none, sampled, sampled:RATE with a rate above 0 and at most 1, checksum "
                    "or duplicate"));
 }
