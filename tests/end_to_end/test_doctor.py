@@ -2,6 +2,7 @@
 """gemmctl doctor, against healthy and faulty daemons."""
 
 import json
+import signal
 import socket
 import subprocess
 import time
@@ -57,7 +58,7 @@ def test_a_sound_daemon(daemon, doctor, gemmctl):
         [gemmctl, f"--address={daemon.tcp}", "doctor"],
         env={}, capture_output=True, text=True, timeout=LIMIT_S, check=True,
     ).stdout  # fmt: skip
-    assert "What to do:\nincidents: " in text
+    assert "What to do:\nincidents: " in text and "right to the bit by " in text
     assert f"\n{len(checks)} checks: " in text and text.endswith(" warn, 0 fail\n")
 
 
@@ -70,7 +71,7 @@ def test_a_device_that_computes_wrong_bits(daemons, fake_worker, tmp_path, monke
     (tmp_path / "part").write_text("Launch 1 flip\n")
     (tmp_path / "part").rename(script)
     checks = doctor(daemon.unix)
-    assert states(checks, "fail") == ["canary cuda:0"]
+    assert states(checks, "fail") == ["canary cuda:0"] and checks["canary cpu"]["state"] == "ok"
     assert "1 of 3015 elements are wrong: [0, 0] has " in checks["canary cuda:0"]["seen"]
 
     # A daemon that checks answers itself does not send the wrong one.
@@ -81,6 +82,15 @@ def test_a_device_that_computes_wrong_bits(daemons, fake_worker, tmp_path, monke
     checks = doctor(daemon.unix)
     assert not states(checks, "fail") and {"incidents", "quarantine"} <= set(states(checks, "warn"))
     assert checks["quarantine"]["seen"].endswith(" on cuda:0")
+
+
+def test_a_daemon_that_drains(daemons, doctor):
+    daemon = daemons.start("--devices=cpu", "--cpu-threads=1", "--lame-duck=10m")
+    daemon.signal(signal.SIGTERM)
+    daemon.awaited_events("lame_duck")
+    assert "health" in states(doctor(daemon.unix), "fail")
+    daemon.signal(signal.SIGKILL)
+    daemon.wait()
 
 
 @pytest.mark.parametrize(

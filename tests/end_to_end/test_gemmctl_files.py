@@ -6,7 +6,6 @@ import json
 import math
 import os
 import struct
-import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import ml_dtypes
@@ -15,20 +14,7 @@ import pytest
 from elements import ELEMENTS, convert
 from product import small_integers
 
-GEMMD_FLAGS = ("--devices=sim:sm_80,sim:sm_86,sim:sm_90", "--cpu-threads=1")
-LIMIT_S = 300
-
-
-@pytest.fixture
-def ctl(gemmctl):
-    """Runs gemmctl: exit code, standard output and error."""
-
-    def run(*arguments):
-        command = [gemmctl, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-        return done.returncode, done.stdout, done.stderr
-
-    return run
+GEMMD_FLAGS = ("--devices=cpu,sim:sm_80,sim:sm_86,sim:sm_90", "--cpu-threads=1")
 
 
 def patterns(array):
@@ -92,14 +78,14 @@ def test_heat_maps(ctl, tmp_path):
     assert page.startswith("<!DOCTYPE html>") and "a &amp; b.npy" in page and "<svg " in page
 
 
-def test_chips_differ_where_their_arithmetic_does(ctl, daemon, tmp_path):
+def test_chips_differ_where_their_arithmetic_does(ctl, tmp_path):
     """A term 2^24 below the leading one remains on an H100 and is cut off on an A100."""
     a, b = np.zeros((3, 9), np.float16), np.zeros((9, 5), np.float16)
     a[1, [0, 1, 8]] = 1, 2.0**-12, -1
     b[[0, 1, 8], 2] = 1, 2.0**-12, 1
     np.save(tmp_path / "a.npy", a)
     np.save(tmp_path / "b.npy", b)
-    product = ("--address", daemon.unix, "--json", "diff", tmp_path / "a.npy", tmp_path / "b.npy")
+    product = ("--json", "diff", tmp_path / "a.npy", tmp_path / "b.npy")
     kernel = ("--kernel", "mma.m16n8k16.f32.f16.f16.f32")
     code, out, error = ctl(*product, *kernel, "--chips", "sm_80,sm_86,sm_90")
     assert code == 1, error
@@ -110,7 +96,13 @@ def test_chips_differ_where_their_arithmetic_does(ctl, daemon, tmp_path):
         (1, 2, "0x00000000", "0x33800000")
     ]
     assert ctl(*product, *kernel, "--chips", "sm_80,sm_86")[0] == 0
-    assert ctl(*product, *kernel, "--chips", "sm_80,nobody")[0] == 2
+    # A refusal is no difference.
+    code, _, error = ctl(*product, "--chips", "sm_80,sm_0")
+    assert code == 2 and "sim:sm_0: device: got sim:sm_0" in error
+    # Other devices are named without `sim:`, too.
+    code, out, error = ctl("--json", "diff", "--random", "2,3,4", "--type=f16", "--chips", "cpu,sm_80,sm_90")
+    first, second = map(json.loads, out.splitlines())
+    assert first["a"] == second["a"] and first["a"].startswith("cpu "), error
 
 
 # The format's names of types; each array of a file is (name of the type, array).

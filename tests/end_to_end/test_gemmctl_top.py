@@ -3,6 +3,7 @@
 terminal."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -155,3 +156,19 @@ def test_sorted_by_what_devices_do(top, gemmctl, daemon):
             load.kill()
     terminal.press("q")
     assert terminal.end() == 0
+
+
+def test_one_view(ctl, daemon):
+    """Of one interval, for people and for programs; not on a terminal."""
+    code, out, err = ctl("top", "--once", "--interval=1ms")
+    assert code == 0, err
+    assert out.startswith(f"gemmd {daemon.unix}   serving   up ") and out.count("gemmd unix:") == 1
+    assert re.search(r" admitted 0 of [\d,]+, .* [\d,]+/s admitted   0/s refused\n", out), out
+    assert re.search(r"\ncpu +ready +0 ", out) and "\x1b" not in out, out
+    code, out, err = ctl("top", "--once", "--json", "--interval=1ms")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["interval_seconds"] >= 0.001
+    assert [rate["device"] for rate in told["rates"]] == ["cpu", "sim:sm_80", "sim:sm_90"]
+    assert told["rates"][0]["products_per_second"] == 0
+    assert [device["queued_requests"] for device in told["statistics"]["devices"]] == [0, 0, 0]

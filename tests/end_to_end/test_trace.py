@@ -81,3 +81,13 @@ def test_an_invalid_one_is_as_none(daemon, channel, traceparent):
     assert code == grpc.StatusCode.OK and returned is None
     escaped = f"invalid {traceparent}".replace('"', '\\"')
     assert "trace_id" not in line_of(daemon, escaped)
+
+
+def test_gemmctl_sends_the_one_that_it_is_given(ctl, daemon):
+    product = ["multiply", "--random", "3,4,5"]
+    for request_id, flags in (("with", [f"--traceparent=00-{TRACE}-{PARENT}-01"]), ("without", [])):
+        code, _, err = ctl(*product, f"--request-id={request_id}", *flags)
+        assert code == 0, err
+    line = line_of(daemon, "with")
+    assert (line["trace_id"], line["parent_id"]) == (TRACE, PARENT)
+    assert "trace_id" not in line_of(daemon, "without")

@@ -12,9 +12,8 @@
 
 #include "client/matrix/npy.h"
 #include "client/terminal/text.h"
-#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "nlohmann/json.hpp"
-#include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
@@ -116,47 +115,6 @@ TEST_F(DiffTest, RefusesWhatItCannotCompare) {
     EXPECT_THAT(run.err, HasSubstr(c.message));
     EXPECT_THAT(run.out, IsEmpty());
   }
-}
-
-// Multiplies on every device except "third", which gives the first element one ulp more.
-FakeScript DevicesScript() {
-  FakeScript script = ComputingScript();
-  script.multiply = [compute = script.multiply](grpc::CallbackServerContext& context,
-                                                const v1::MultiplyRequest& request,
-                                                v1::MultiplyResponse& response) {
-    if (request.device() == "sim:sm_0") {
-      return std::make_optional(grpc::Status(grpc::StatusCode::NOT_FOUND, "device: got sim:sm_0"));
-    }
-    const auto status = compute(context, request, response);
-    response.set_device(request.device());
-    if (request.device() == "third") ++(*response.mutable_d()->mutable_data())[0];
-    return status;
-  };
-  return script;
-}
-
-TEST_F(DiffTest, ComparesDevicesWithTheFirst) {
-  const FakeServer server(DevicesScript());
-  const Outcome run = RunGemmctl(
-      {"diff", "--random", "2,3,4", "--chips", "sm_80,second,third", "--json"}, server.address());
-  EXPECT_EQ(run.code, ExitCode::kRefused) << run.err;
-  const size_t end = run.out.find('\n');
-  const auto second = nlohmann::json::parse(run.out.substr(0, end));
-  const auto third = nlohmann::json::parse(run.out.substr(end));
-  EXPECT_EQ(second["a"], "sim:sm_80 fake_f32");
-  EXPECT_EQ(second["b"], "second fake_f32");
-  EXPECT_EQ(second["same"], true);
-  EXPECT_EQ(third["a"], "sim:sm_80 fake_f32");
-  EXPECT_EQ(third["differing"], 1);
-  EXPECT_EQ(third["most_ulps"], 1);
-}
-
-TEST_F(DiffTest, ARefusalIsNoDifference) {
-  const FakeServer server(DevicesScript());
-  const Outcome run =
-      RunGemmctl({"diff", "--random", "2,3,4", "--chips", "cpu,sm_0"}, server.address());
-  EXPECT_EQ(run.code, ExitCode::kUsage);
-  EXPECT_THAT(run.err, HasSubstr("sim:sm_0: device: got sim:sm_0"));
 }
 
 TEST(MarkupTest, EscapesWhatMarkupMeans) {

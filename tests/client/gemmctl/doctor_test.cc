@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -202,10 +201,8 @@ TEST(DoctorTest, JudgesQuarantineAndIncidents) {
   EXPECT_EQ(CheckIncidents(absl::InternalError("no")).state, CheckState::kFail);
 }
 
-// A server of three devices; the script decides how products on each end.
-FakeScript ScriptOf(
-    std::function<std::optional<grpc::Status>(const std::string& device, v1::MultiplyResponse&)>
-        spoil) {
+// A server of three devices. Products on `cuda:0` get no answer.
+FakeScript HangingScript() {
   FakeScript script;
   script.get_server_info = [](v1::GetServerInfoResponse& response) {
     response.set_version(ToolVersion());
@@ -223,8 +220,9 @@ FakeScript ScriptOf(
     }
     return grpc::Status::OK;
   };
-  script.multiply = [spoil](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
-                            v1::MultiplyResponse& response) -> std::optional<grpc::Status> {
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
+                       v1::MultiplyResponse& response) -> std::optional<grpc::Status> {
+    if (request.device() == "cuda:0") return std::nullopt;  // The call stays open.
     Canary same(0);
     const MatrixReader a(request.a(), request.a().type(), request.m(), request.k());
     const MatrixReader b(request.b(), request.b().type(), request.k(), request.n());
@@ -236,7 +234,7 @@ FakeScript ScriptOf(
       same.want[i] = ElementPattern(v1::ELEMENT_TYPE_F32, sum);
     }
     response = AnswerOf(same);
-    return spoil(request.device(), response);
+    return grpc::Status::OK;
   };
   return script;
 }
@@ -250,34 +248,8 @@ std::map<std::string, std::string> StatesOf(const Outcome& run) {
   return states;
 }
 
-TEST(DoctorTest, ASoundServerIsZeroAndAWrongDeviceIsOne) {
-  const FakeServer sound(
-      ScriptOf([](const std::string&, v1::MultiplyResponse&) { return grpc::Status::OK; }));
-  const Outcome good = RunGemmctl({"doctor"}, sound.address());
-  EXPECT_EQ(good.code, ExitCode::kOk) << good.out << good.err;
-  EXPECT_THAT(good.out, HasSubstr("right to the bit by fake_kernel"));
-  EXPECT_THAT(good.out, HasSubstr(", 0 fail\n"));
-
-  const FakeServer wrong(ScriptOf([](const std::string& device, v1::MultiplyResponse& response) {
-    if (device == "cuda:1") (*response.mutable_d()->mutable_data())[6] ^= 1;
-    return grpc::Status::OK;
-  }));
-  const Outcome bad = RunGemmctl({"doctor", "--json"}, wrong.address());
-  EXPECT_EQ(bad.code, ExitCode::kRefused) << bad.out;
-  auto states = StatesOf(bad);
-  EXPECT_EQ(states["canary cpu"], "ok");
-  EXPECT_EQ(states["canary cuda:0"], "ok");
-  EXPECT_EQ(states["canary cuda:1"], "fail");
-  EXPECT_EQ(states["clock"], "ok");
-  EXPECT_EQ(nlohmann::json::parse(bad.out)["fail"], 1);
-}
-
 TEST(DoctorTest, ADeviceThatHangsHoldsUpNoOtherOne) {
-  const FakeServer server(
-      ScriptOf([](const std::string& device, v1::MultiplyResponse&) -> std::optional<grpc::Status> {
-        if (device == "cuda:0") return std::nullopt;  // The call stays open.
-        return grpc::Status::OK;
-      }));
+  const FakeServer server(HangingScript());
   // It uses all of its time, in which a busy machine may not have got the other answers.
   std::map<std::string, std::string> states;
   for (int seconds = 2; seconds <= 64 && states["canary cuda:1"] != "ok"; seconds *= 2) {
@@ -289,20 +261,6 @@ TEST(DoctorTest, ADeviceThatHangsHoldsUpNoOtherOne) {
   EXPECT_EQ(states["canary cpu"], "ok");
   EXPECT_EQ(states["canary cuda:0"], "fail");
   EXPECT_EQ(states["canary cuda:1"], "ok");
-}
-
-TEST(DoctorTest, WhatIsNotHealthyFailsAndWhatIsNotThereEnds) {
-  FakeServer server(
-      ScriptOf([](const std::string&, v1::MultiplyResponse&) { return grpc::Status::OK; }));
-  server.SetServing(false);
-  const Outcome sick = RunGemmctl({"doctor", "--json"}, server.address());
-  EXPECT_EQ(sick.code, ExitCode::kRefused);
-  EXPECT_EQ(StatesOf(sick)["health"], "fail") << sick.out;
-
-  const Outcome nobody = RunGemmctl({"doctor", "--json", "--timeout", "500ms"}, "127.0.0.1:1");
-  EXPECT_EQ(nobody.code, ExitCode::kRefused);
-  EXPECT_EQ(StatesOf(nobody)["server"], "fail") << nobody.out;
-  EXPECT_EQ(RunGemmctl({"doctor", "--timeout", "soon"}, "127.0.0.1:1").code, ExitCode::kUsage);
 }
 
 }  // namespace

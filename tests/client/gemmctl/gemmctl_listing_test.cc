@@ -140,14 +140,6 @@ TEST(GemmctlListingTest, KernelsAreThoseThatSomeDeviceRuns) {
   EXPECT_EQ(json["kernels"].size(), 3u);
 }
 
-TEST(GemmctlListingTest, UnknownDevicesAreNamed) {
-  const FakeServer server(KernelScript());
-  const Outcome run = RunGemmctl({"kernels", "--device", "sim:sm_91"}, server.address());
-  EXPECT_EQ(run.code, ExitCode::kRefused);
-  EXPECT_THAT(run.err,
-              HasSubstr("--device: got sim:sm_91, want a device of the server: cpu, sim:"));
-}
-
 TEST(GemmctlListingTest, DevicesTellTheirArithmetic) {
   const FakeServer server(KernelScript());
   const Outcome run = RunGemmctl({"devices"}, server.address());
@@ -186,10 +178,8 @@ void AddChip(const std::string& chip, v1::InstructionSupport support, const std:
 
 FakeScript InstructionScript() {
   FakeScript script;
-  script.list_instructions = [](const v1::ListInstructionsRequest& request,
+  script.list_instructions = [](const v1::ListInstructionsRequest&,
                                 v1::ListInstructionsResponse& response) {
-    if (request.chip() == "sm_1") return grpc::Status(grpc::StatusCode::NOT_FOUND, "no chip");
-    if (request.name_pattern() == "none") return grpc::Status::OK;
     v1::Instruction& mma = AddInstruction("mma.m64n8k16", "mma", 8, response);
     AddChip("sm_80", v1::INSTRUCTION_SUPPORT_NATIVE, "", mma);
     AddChip("sm_90", v1::INSTRUCTION_SUPPORT_EMULATED, "in two halves", mma);
@@ -226,11 +216,6 @@ TEST(GemmctlListingTest, InstructionsOfOneChip) {
   const Outcome run = RunGemmctl({"instructions", "--chip", "sm_90"}, server.address());
   EXPECT_THAT(run.out, HasSubstr("a 4, b 2, c 4, d 4  emulated  in two halves\n"));
   EXPECT_THAT(run.out, HasSubstr("a 4                 native\n"));
-  const Outcome refused = RunGemmctl({"instructions", "--chip", "sm_1"}, server.address());
-  EXPECT_EQ(refused.code, ExitCode::kRefused);
-  const Outcome none = RunGemmctl({"instructions", "--pattern", "none"}, server.address());
-  EXPECT_EQ(none.code, ExitCode::kOk);
-  EXPECT_THAT(none.out, HasSubstr("0 instructions."));
   const Outcome json = RunGemmctl({"instructions", "--json"}, server.address());
   const auto instructions = nlohmann::json::parse(json.out)["instructions"];
   ASSERT_EQ(instructions.size(), 4u);

@@ -53,6 +53,7 @@ TEST(GemmctlTest, BadUsageIsTwo) {
       {"multiply", a, a, "--transpose-b", "--type", "bf16"},
       {"info", "--timeout", "soon"},
       {"info", "--timeout", "-1"},
+      {"doctor", "--timeout", "soon"},
       {"info", "--address", "nowhere"},
       {"random", "3", "-o", "-"},
       {"random", "3,3"},
@@ -101,6 +102,16 @@ TEST(GemmctlTest, BadUsageIsToldWithWhatWouldBeRight) {
        "--server-verify: got sampled:nan, want none, sampled"},
       {{"multiply", "--random=2,2,2", "--server-verify=checksum:0.5"},
        "--server-verify: got checksum:0.5, want none, sampled"},
+      {{"multiply", "--random=3,4,5", "--traceparent=x"}, "--traceparent: got x"},
+      {{"multiply", "--random=3,4,5",
+        "--traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-010"},
+       "--traceparent: got 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-010"},
+      {{"multiply", "--random=3,4,5",
+        "--traceparent=01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+       "--traceparent: got 01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+      {{"multiply", "--random=3,4,5",
+        "--traceparent=00-4BF92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+       "--traceparent: got 00-4BF92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
       {{"multiply"}, "A, B: got none, want two .npy files, "},
       {{"multiply", "a.npy"}, "B: got none, want two .npy files, "},
       {{"convert", "a.npy", "--order", "colum"},
@@ -154,18 +165,7 @@ TEST(GemmctlTest, ErrorsAreJsonWhereResultsAre) {
   EXPECT_EQ(error_of({"random", "2,2", "-o", "/nowhere/a\"b.npy", "--json"})["code"], "NOT_FOUND");
 }
 
-TEST(GemmctlTest, UnreachableServersAreThree) {
-  std::string address;
-  {
-    const FakeServer server({});
-    address = server.address();
-  }
-  for (const char* command : {"info", "devices", "kernels", "instructions", "health"}) {
-    const Outcome run = RunGemmctl({command, "--timeout", "500ms"}, address);
-    EXPECT_EQ(run.code, ExitCode::kUnreachable) << command;
-    EXPECT_THAT(run.err, testing::AnyOf(StartsWith("gemmctl: UNAVAILABLE: "),
-                                        StartsWith("gemmctl: DEADLINE_EXCEEDED: ")));
-  }
+TEST(GemmctlTest, AServerThatDoesNotAnswerIsThree) {
   FakeScript script;
   script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
                        v1::MultiplyResponse&) { return std::nullopt; };
@@ -174,55 +174,6 @@ TEST(GemmctlTest, UnreachableServersAreThree) {
       RunGemmctl({"multiply", "--random", "1,1,1", "--timeout", "0.05"}, slow.address());
   EXPECT_EQ(run.code, ExitCode::kUnreachable);
   EXPECT_THAT(run.err, StartsWith("gemmctl: DEADLINE_EXCEEDED: "));
-}
-
-TEST(GemmctlTest, ListsKernelsDevicesAndInfo) {
-  FakeScript script;
-  script.list_kernels = [](const v1::ListKernelsRequest& request,
-                           v1::ListKernelsResponse& response) {
-    v1::Kernel& kernel = *response.add_kernels();
-    kernel.set_name("kernel of " + request.name_pattern());
-    kernel.add_availability()->set_available(true);
-    return grpc::Status::OK;
-  };
-  script.list_devices = [](v1::ListDevicesResponse& response) {
-    response.add_devices()->set_name("cpu");
-    return grpc::Status::OK;
-  };
-  script.get_server_info = [](v1::GetServerInfoResponse& response) {
-    response.set_version("1.2.3");
-    return grpc::Status::OK;
-  };
-  const FakeServer server(script);
-  EXPECT_THAT(RunGemmctl({"kernels", "--pattern", "*x*"}, server.address()).out,
-              HasSubstr("kernel of *x*"));
-  EXPECT_THAT(RunGemmctl({"devices"}, server.address()).out, HasSubstr("\ncpu "));
-  EXPECT_THAT(RunGemmctl({"info"}, server.address()).out,
-              StartsWith("gemmd                  1.2.3\n"));
-  EXPECT_THAT(RunGemmctl({"info", "--address", server.address()}, "127.0.0.1:1").out,
-              HasSubstr("1.2.3"));
-  for (const char* command : {"kernels", "devices", "info"}) {
-    const Outcome run = RunGemmctl({"--json", command}, server.address());
-    EXPECT_EQ(run.code, ExitCode::kOk);
-    EXPECT_TRUE(nlohmann::json::accept(run.out)) << run.out;
-  }
-}
-
-TEST(GemmctlTest, ExplainsWithoutMakingTheMatrices) {
-  FakeScript script;
-  script.explain = [](const v1::ExplainRequest& request, v1::ExplainResponse& response) {
-    EXPECT_EQ(request.request().m(), int64_t{1} << 28);
-    EXPECT_EQ(request.request().a().data().size(), 0u);
-    response.set_device("cpu");
-    response.add_refusals()->set_kernel("small");
-    return grpc::Status::OK;
-  };
-  const FakeServer server(script);
-  const Outcome run = RunGemmctl({"explain", "--random", "268435456,1024,1024", "--type", "bf16"},
-                                 server.address());
-  EXPECT_EQ(run.code, ExitCode::kOk) << run.err;
-  EXPECT_THAT(run.out, HasSubstr("No kernel can run it."));
-  EXPECT_THAT(run.out, HasSubstr("small"));
 }
 
 TEST(GemmctlTest, ExplainsTenCandidatesAndEachReasonOnce) {
@@ -249,38 +200,6 @@ TEST(GemmctlTest, ExplainsTenCandidatesAndEachReasonOnce) {
   EXPECT_THAT(complete.out, HasSubstr("taken_24."));
   EXPECT_THAT(complete.out, HasSubstr("refused_24."));
   EXPECT_THAT(complete.out, testing::Not(HasSubstr("--all")));
-}
-
-TEST(GemmctlTest, HealthIsZeroOnlyForServing) {
-  FakeServer server({});
-  Outcome run = RunGemmctl({"health"}, server.address());
-  EXPECT_EQ(run.code, ExitCode::kOk);
-  EXPECT_EQ(run.out, "SERVING\n");
-  EXPECT_EQ(RunGemmctl({"health", "--service", "nonsense"}, server.address()).code,
-            ExitCode::kRefused);
-  EXPECT_EQ(RunGemmctl({"health", "--watch", "--timeout", "100ms"}, server.address()).code,
-            ExitCode::kOk);
-  server.SetServing(false);
-  run = RunGemmctl({"health", "--json"}, server.address());
-  EXPECT_EQ(run.code, ExitCode::kRefused);
-  EXPECT_EQ(run.out, "{\"status\":\"NOT_SERVING\"}\n");
-  run = RunGemmctl({"health", "--watch", "--timeout", "100ms"}, server.address());
-  EXPECT_EQ(run.code, ExitCode::kRefused);
-  EXPECT_EQ(run.out, "NOT_SERVING\n");
-}
-
-TEST(GemmctlTest, MultiplyTellsWhatTheConnectionCost) {
-  const FakeServer server(ComputingScript());
-  const std::vector<std::string> arguments = {"multiply", "--random", "4,4,4"};
-  const Outcome text = RunGemmctl(arguments, server.address());
-  EXPECT_EQ(text.code, ExitCode::kOk) << text.err;
-  EXPECT_THAT(text.out, testing::ContainsRegex("\nconnect  .*s, and .*s for an empty call\n"));
-  const Outcome run = RunGemmctl({"multiply", "--random", "4,4,4", "--json"}, server.address());
-  const auto json = nlohmann::json::parse(run.out);
-  EXPECT_GE(json["connect_ns"], 0);
-  EXPECT_GT(json["empty_call_ns"], 0);
-  EXPECT_GT(json["stages"]["round_trip"]["p50_ns"], 0);
-  EXPECT_EQ(server.multiply_calls(), 2) << "the empty calls are no products";
 }
 
 TEST(GemmctlTest, MakesRandomFiles) {

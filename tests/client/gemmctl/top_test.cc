@@ -248,35 +248,13 @@ TEST(TopTest, HistoryTakesTheRoomThatIsLeft) {
   EXPECT_EQ(bars(1000), 120);
 }
 
-// Each call sees one more second.
-FakeScript GrowingScript(std::atomic<int64_t>& seconds) {
-  FakeScript script;
-  script.get_statistics = [&seconds](v1::GetStatisticsResponse& response) {
-    response = After(++seconds);
-    return grpc::Status::OK;
-  };
-  return script;
-}
-
-TEST(TopTest, OnceIsOneViewOfOneInterval) {
-  std::atomic<int64_t> seconds = 0;
-  FakeServer server(GrowingScript(seconds));
-  const Outcome outcome = RunGemmctl({"top", "--once", "--interval", "1ms"}, server.address());
-  EXPECT_EQ(outcome.code, ExitCode::kOk) << outcome.err;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr(server.address()), HasSubstr("serving"),
-                                 HasSubstr("admitted 3 of 256"), HasSubstr("10/s admitted"),
-                                 HasSubstr("3/s refused"), HasSubstr("5.00 TFLOP/s"),
-                                 HasSubstr("25 %"), HasSubstr("cuda:0"), Not(HasSubstr("\x1b"))));
-  EXPECT_EQ(seconds, 2);
-}
-
-TEST(TopTest, TellsProgramsTheSame) {
-  std::atomic<int64_t> seconds = 0;
-  FakeServer server(GrowingScript(seconds));
-  const Outcome outcome =
-      RunGemmctl({"top", "--once", "--json", "--interval", "1ms"}, server.address());
-  ASSERT_EQ(outcome.code, ExitCode::kOk) << outcome.err;
-  const auto json = nlohmann::json::parse(outcome.out);
+TEST(TopTest, ShowsTheServerAndItsRates) {
+  const ActivityRates rates = RatesBetween(After(1), After(2));
+  EXPECT_THAT(TopText("a", After(2), rates),
+              AllOf(HasSubstr("gemmd a"), HasSubstr("serving"), HasSubstr("admitted 3 of 256"),
+                    HasSubstr("10/s admitted"), HasSubstr("3/s refused"), HasSubstr("5.00 TFLOP/s"),
+                    HasSubstr("25 %"), HasSubstr("cuda:0"), Not(HasSubstr("\x1b"))));
+  const auto json = TopJson(After(2), rates);
   EXPECT_EQ(json["interval_seconds"], 1);
   EXPECT_EQ(json["rates"][0]["device"], "cuda:0");
   EXPECT_EQ(json["rates"][0]["products_per_second"], 9);
@@ -308,11 +286,15 @@ TEST(TopTest, GoesOnWithoutAnAnswer) {
   calls = 1;
   const Outcome once = RunGemmctl({"top", "--once", "--interval", "1ms"}, server.address());
   EXPECT_EQ(once.code, ExitCode::kUnreachable);
+  calls = 6;
+  EXPECT_EQ(RunGemmctl({"top", "--once", "--interval", "1ms"}, server.address()).code,
+            ExitCode::kOk);
+  EXPECT_EQ(calls, 8);
 }
 
 TEST(TopTest, EndsWhereTheServerDoes) {
   std::atomic<int64_t> seconds = 0;
-  FakeScript script = GrowingScript(seconds);
+  FakeScript script;
   script.get_statistics = [&seconds](v1::GetStatisticsResponse& response) {
     response = After(++seconds);
     return seconds < 4 ? grpc::Status::OK

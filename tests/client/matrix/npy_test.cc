@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -485,6 +486,29 @@ TEST_F(NpyFileTest, NoticesAFullDisk) {
                           .data = std::string(1 << 20, 'x')};
   EXPECT_THAT(WriteNpyFile(array, "/dev/full"),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("No space left")));
+}
+
+TEST_F(NpyFileTest, LargeFilesAreMapped) {
+  const auto written = [this](const std::string& name, v1::ElementType type, size_t bytes) {
+    EXPECT_THAT(WriteNpyFile({.type = type, .shape = {2, 3}, .data = std::string(bytes, '\0')},
+                             folder_.Path(name)),
+                IsOk());
+    return folder_.Path(name);
+  };
+  const std::string path = written("a.npy", v1::ELEMENT_TYPE_F32, 24);
+  const auto mapped = MappedNpy::Open(path, v1::ELEMENT_TYPE_UNSPECIFIED);
+  ASSERT_THAT(mapped, IsOk());
+  EXPECT_TRUE(mapped->is_mapped());
+  EXPECT_EQ(mapped->data().size(), 24u);
+  const auto packed =
+      MappedNpy::Open(written("b.npy", v1::ELEMENT_TYPE_S4, 4), v1::ELEMENT_TYPE_S4);
+  ASSERT_THAT(packed, IsOk());
+  EXPECT_FALSE(packed->is_mapped());
+  EXPECT_EQ(packed->data().size(), 4u);
+  // A truncated file is not an array.
+  std::filesystem::resize_file(path, 100);
+  EXPECT_THAT(MappedNpy::Open(path, v1::ELEMENT_TYPE_UNSPECIFIED),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 }  // namespace

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks gemmctl convert against the real numpy and ml_dtypes: every element type into every other one, bit for
-bit, with the counts of what changed.
+"""gemmctl convert beside NumPy and ml_dtypes: every element type into every other one, bit for bit, with the counts
+of what changed."""
 
-usage: convert_check.py GEMMCTL. Needs numpy and ml_dtypes.
-"""
-
-import itertools
+import io
 import json
-import pathlib
-import subprocess
-import sys
-import tempfile
 
 import ml_dtypes
 import numpy
+import pytest
+
+GEMMD_FLAGS = ("--devices=cpu", "--cpu-threads=1")
 
 FLOATS = {
     "f64": numpy.float64,
@@ -120,7 +116,7 @@ def is_beyond(values, name):
     return (abs(values) > edge) if is_even else (abs(values) >= edge)
 
 
-def check(gemmctl, folder, source, target, order):
+def check(ctl, folder, source, target, order):
     values = input_of(source)
     # Lines of odd length end within a byte; the first values are repeated at the end.
     values = numpy.resize(values, (5, -(-len(values) // 5) | 1))
@@ -132,13 +128,11 @@ def check(gemmctl, folder, source, target, order):
         elif source == "s32":
             values = numpy.where(abs(values.astype(numpy.int64)) < 1 << 24, values, values & ~0xFF)
     numpy.save(folder / "in.npy", numpy.array(values, order="F" if order == "column" else "C"))
-    command = [gemmctl, "convert", folder / "in.npy", "--input-type", source, "--type", target, "--order", order]
-    run = subprocess.run(
-        command + ["--json", "-o", folder / "out.npy"], capture_output=True, text=True, timeout=300, check=False
-    )
     case = f"{source} to {target}, {order}"
-    assert run.returncode == 0, f"{case}: {run.stderr}"
-    report = json.loads(run.stdout)
+    flags = ["--input-type", source, "--type", target, "--order", order, "--json"]
+    code, out, err = ctl("convert", "in.npy", *flags, "-o", "out.npy")
+    assert code == 0, f"{case}: {err}"
+    report = json.loads(out)
     got = numpy.load(folder / "out.npy").view(dtype_of(target))
     before = values.astype(numpy.float64)
     want = expected(before, target)
@@ -164,39 +158,28 @@ def check(gemmctl, folder, source, target, order):
     }
     for key, count in counts.items():
         assert report[key] == count, f"{case}: {key}: got {report[key]}, want {count}"
-    return before.size
 
 
-def check_pipe(gemmctl):
-    """What numpy writes into a pipe can be read from it."""
-    array = numpy.arange(24, dtype=numpy.float32).reshape(2, 3, 4)
-    with tempfile.TemporaryFile() as source:
-        numpy.save(source, array)
-        source.seek(0)
-        run = subprocess.run(
-            [gemmctl, "convert", "-", "--shape", "8,3", "--type", "s8", "-o", "-"],
-            stdin=source,
-            capture_output=True,
-            timeout=300,
-            check=True,
-        )
-    with tempfile.TemporaryFile() as target:
-        target.write(run.stdout)
-        target.seek(0)
-        assert (numpy.load(target) == array.reshape(8, 3)).all()
+@pytest.mark.parametrize("source", TYPES)
+def test_every_type_becomes_every_other(ctl, tmp_path, source):
+    with numpy.errstate(all="ignore"):
+        for i, target in enumerate(TYPES):
+            check(ctl, tmp_path, source, target, ("row", "column")[(i + TYPES.index(source)) % 2])
 
 
-def main():
-    gemmctl = pathlib.Path(sys.argv[1]).resolve()
-    numpy.seterr(all="ignore")
-    elements = 0
-    pairs = list(itertools.product(TYPES, TYPES))
-    with tempfile.TemporaryDirectory() as name:
-        for i, (source, target) in enumerate(pairs):
-            elements += check(gemmctl, pathlib.Path(name), source, target, ("row", "column")[i % 2])
-    check_pipe(gemmctl)
-    print(f"numpy {numpy.__version__}, ml_dtypes {ml_dtypes.__version__}: {len(pairs)} pairs of types, {elements} values")
-
-
-if __name__ == "__main__":
-    main()
+def test_arrays_in_pipes(ctl):
+    """What numpy writes into a pipe can be read from it, and a vector is a row."""
+    array = numpy.arange(24, dtype=numpy.float32)
+    for shape in ((2, 3, 4), (24,)):
+        source = io.BytesIO()
+        numpy.save(source, array.reshape(shape))
+        flags = ["--type", "s8", "--json", "-o", "-"]
+        code, out, err = ctl("convert", "-", *flags, stdin=source.getvalue(), is_binary=True)
+        assert code == 0, err
+        assert numpy.array_equal(numpy.load(io.BytesIO(out)), array.reshape(shape))
+        told = json.loads(err)
+        assert (told["batch"], told["rows"], told["columns"]) == (shape if len(shape) == 3 else (1, 1, 24))
+        flags += ["--shape", "8,3"]
+        code, out, err = ctl("convert", "-", *flags, stdin=source.getvalue(), is_binary=True)
+        assert code == 0, err
+        assert numpy.array_equal(numpy.load(io.BytesIO(out)), array.reshape(8, 3))
