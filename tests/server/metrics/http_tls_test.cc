@@ -29,7 +29,6 @@ namespace {
 
 using testing::EndsWith;
 using testing::HasSubstr;
-using testing::Not;
 
 using openssl::Bio;
 
@@ -76,8 +75,6 @@ KeyAndCertificate MakeKeyAndCertificate(EVP_PKEY* key) {
   return made;
 }
 
-KeyAndCertificate MakeKeyAndCertificate() { return MakeKeyAndCertificate(EVP_EC_gen("P-256")); }
-
 // Speaks TLS after it is told to.
 class TlsPeer {
  public:
@@ -97,14 +94,8 @@ class TlsPeer {
   bool IsOpen() const { return socket_.IsOpen(); }
 
   // Whether the handshake is complete, as the peer sees it.
-  bool Shake(int version = TLS1_3_VERSION, const KeyAndCertificate* own = nullptr) {
+  bool Shake() {
     context_.reset(SSL_CTX_new(TLS_client_method()));
-    SSL_CTX_set_min_proto_version(context_.get(), version);
-    SSL_CTX_set_max_proto_version(context_.get(), version);
-    if (own != nullptr) {
-      SSL_CTX_use_certificate(context_.get(), own->certificate.get());
-      SSL_CTX_use_PrivateKey(context_.get(), own->key.get());
-    }
     tls_.reset(SSL_new(context_.get()));
     SSL_set_fd(tls_.get(), socket_.get());
     const bool is_done = SSL_connect(tls_.get()) == 1;
@@ -146,10 +137,10 @@ class TlsPeer {
 
 class HttpTlsTest : public testing::Test {
  protected:
-  HttpTlsTest() { Start({.key_and_chain = own_.KeyPem() + own_.Pem(), .client_ca = {}}); }
-
-  void Start(const TlsContext::Options& options) {
-    const auto context = TlsContext::Make(options).value();
+  HttpTlsTest() {
+    const KeyAndCertificate own = MakeKeyAndCertificate(EVP_EC_gen("P-256"));
+    const auto context =
+        TlsContext::Make({.key_and_chain = own.KeyPem() + own.Pem(), .client_ca = {}}).value();
     listener_ = HttpListener::Start(
                     ListenForHttp("tls:127.0.0.1:0").value(), PageAt, clock_, {.connections = 4},
                     [context](int socket) { return MakeTlsStream(context, socket); })
@@ -159,15 +150,14 @@ class HttpTlsTest : public testing::Test {
   TlsPeer Connect() const { return TlsPeer(listener_->address()); }
 
   // Also makes the listener check its clock and the peers that came before.
-  void ExpectServed(const KeyAndCertificate* as = nullptr) const {
+  void ExpectServed() const {
     TlsPeer peer = Connect();
-    ASSERT_TRUE(peer.Shake(TLS1_3_VERSION, as));
+    ASSERT_TRUE(peer.Shake());
     EXPECT_TRUE(peer.Ask("/small"));
     EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
     EXPECT_TRUE(peer.was_told_the_end());
   }
 
-  const KeyAndCertificate own_ = MakeKeyAndCertificate();
   FakeClock clock_;
   std::unique_ptr<HttpListener> listener_;
 };
@@ -198,12 +188,6 @@ TEST_F(HttpTlsTest, AHeadOfOneByteInEachRecordIsReadWhole) {
   ASSERT_TRUE(peer.Shake());
   for (const char c : std::string_view("GET /small HTTP/1.1\r\n\r\n")) peer.Say(std::string(1, c));
   EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
-}
-
-TEST_F(HttpTlsTest, SpeaksNothingOlder) {
-  TlsPeer old = Connect();
-  EXPECT_FALSE(old.Shake(TLS1_2_VERSION));
-  ExpectServed();
 }
 
 TEST_F(HttpTlsTest, GivesNoTicketToComeBackWith) {
@@ -273,27 +257,6 @@ TEST_F(HttpTlsTest, WhoNeverReadsIsCutOffAndKnowsIt) {
   ExpectServed();
   EXPECT_LT(greedy.Read().size(), kLargePageBytes);
   EXPECT_FALSE(greedy.was_told_the_end());
-}
-
-TEST_F(HttpTlsTest, ClientsMustBeKnownAndNotRefused) {
-  const KeyAndCertificate known = MakeKeyAndCertificate();
-  const KeyAndCertificate stranger = MakeKeyAndCertificate();
-  const KeyAndCertificate revoked = MakeKeyAndCertificate();
-  Start({.key_and_chain = own_.KeyPem() + own_.Pem(),
-         .client_ca = known.Pem() + revoked.Pem(),
-         .check_client = [gone = revoked.Pem()](std::string_view certificate) {
-           return certificate == gone ? absl::UnauthenticatedError("revoked") : absl::OkStatus();
-         }});
-  ExpectServed(&known);
-  for (const KeyAndCertificate* other :
-       {&stranger, &revoked, static_cast<const KeyAndCertificate*>(nullptr)}) {
-    TlsPeer peer = Connect();
-    // With TLS 1.3, a client's handshake is complete before the server has seen its certificate.
-    peer.Shake(TLS1_3_VERSION, other);
-    peer.Ask("/small");
-    EXPECT_THAT(peer.Read(), Not(HasSubstr("body")));
-  }
-  ExpectServed(&known);
 }
 
 TEST(TlsContextTest, TellsWhatOpenSslDoesNotTake) {
