@@ -149,8 +149,8 @@ def daemon_tables(gemmd, gemmctl):
         kernels = output(*ask, "kernels", "--device", "cpu", "--all")["kernels"]
         instructions = output(*ask, "instructions")["instructions"]
     return {
-        ("kernels/README.md", "kernels"): kernels_table(kernels),
-        ("kernels/README.md", "instructions"): instructions_table(instructions),
+        ("kernels/cpu/kernels.md", "kernels"): kernels_table(kernels),
+        ("kernels/sim/README.md", "instructions"): instructions_table(instructions),
     }
 
 
@@ -464,8 +464,8 @@ def report_tables(root):
     tables["kernels/bench/reports/README.md", "recipes"] = recipes_table(read_report(folder / RECIPES_REPORT))
     tables["kernels/bench/reports/README.md", "cpu"] = cpu_table(read_host_report(folder / CPU_REPORT))
     tables["kernels/bench/reports/README.md", "simulator"] = simulator_table(read_host_report(folder / SIMULATOR_REPORT))
-    tables["server/README.md", "data_plane"] = data_plane_table(data_plane, ("inline", "64", "8192", "16x", "4096", "8 x"))
-    tables["client/README.md", "transfer"] = data_plane_table(data_plane, ("Put", "Get"))
+    tables["tests/data_plane/reports/README.md", "data_plane"] = data_plane_table(data_plane, ("inline", "64", "8192", "16x", "4096", "8 x"))
+    tables["tests/data_plane/reports/README.md", "transfer"] = data_plane_table(data_plane, ("Put", "Get"))
     tables["README.md", "headline"] = headline_table(found[HEADLINE_REPORT])
     return tables
 
@@ -486,7 +486,7 @@ def all_tables(root, gemmd=None, gemmctl=None):
     """The file, the name and the text of each table."""
     tables = report_tables(root)
     if gemmd:
-        tables["server/metrics/README.md", "metrics"] = metrics_table(output(gemmd, "--list-metrics"))
+        tables["server/metrics/metrics.md", "metrics"] = metrics_table(output(gemmd, "--list-metrics"))
     if gemmd and gemmctl:
         tables |= daemon_tables(gemmd, gemmctl)
     return tables

@@ -21,7 +21,7 @@ from product import ENDLESS_FLAGS, Product, busy_product, check_bytes
 from tensors import MIB, Session
 
 DEADLINE_S = 60
-README = pathlib.Path(__file__).resolve().parents[2] / "server/metrics/README.md"
+LIST = pathlib.Path(__file__).resolve().parents[2] / "server/metrics/metrics.md"
 STAGES = {"receive", "queue", "copy_in", "compute", "copy_out", "send_prepare"}
 
 
@@ -169,7 +169,7 @@ def test_every_metric_is_in_the_table_and_every_row_is_served(start, multiply, t
     daemon = start(f"--rules={rules}")
     multiply(daemon, "cuda:0", "f16")
     served = {*scrape(daemon).types, *scrape(daemon, "/metrics/triton").types}
-    table = re.findall(r"^\| `(\w+)` \| (\w+) \|", README.read_text(), re.MULTILINE)
+    table = re.findall(r"^\| `(\w+)` \| (\w+) \|", LIST.read_text(), re.MULTILINE)
     rows = {name: type for name, type in table if type in ("counter", "gauge", "histogram")}
     assert served == set(rows)
     types = {**scrape(daemon).types, **scrape(daemon, "/metrics/triton").types}

@@ -2,7 +2,7 @@
 //
 // Prints what checks find of faults, and what they refuse that is right. Exits with 1 where they
 // are not what they must be: all faults of integers found, 99.9 % of those above rounding by checks
-// of the whole D, samples as the formula says, and nothing right refused. server/README.md
+// of the whole D, samples as the formula says, and nothing right refused. tests/kernels/reports
 // has a run's figures.
 // usage: gemmd-verify-figures [FAULTS [CLEAN_PRODUCTS]]    100000 and 1000000 without them
 #include <array>
