@@ -47,6 +47,8 @@ kernels/cuda/device/**:     kernels kernels/matrix kernels/mma kernels/cuda kern
                             <std> <absl> <cuda>
 kernels/bench:              kernels kernels/option kernels/matrix kernels/mma kernels/cpu kernels/sim kernels/bench/gpu
                             <std> <posix> <absl> <blas> <cli> <json>
+kernels/bench/record:       kernels kernels/matrix kernels/mma kernels/sim
+                            <std> <posix> <absl> <cli> <json>
 kernels/bench/gpu:          kernels kernels/matrix kernels/mma kernels/bench kernels/cuda/device/**
                             <std> <posix> <absl> <cuda> <json>
 

@@ -157,33 +157,6 @@ void ReplayMatrices(sim::Unit& unit, const CaseWords& sizes, std::span<const uin
 
 }  // namespace
 
-std::optional<Variant> FindVariant(std::string_view name) {
-  constexpr std::string_view kSelector = ".selN";
-  Variant variant;
-  std::string_view stem = name;
-  const size_t dot = name.rfind(".sel");
-  if (dot != std::string_view::npos && dot + kSelector.size() == name.size()) {
-    variant.selector = name.back() - '0';
-    stem = name.substr(0, dot);
-  }
-  const auto is_same = [](char got, char want) {
-    return got == want || (got == '_' && want == ':');
-  };
-  for (const Instruction& instruction : mma::kInstructions) {
-    const mma::InstructionName text = mma::NameOf(instruction);
-    const std::string_view known = text.view();
-    if (!std::equal(stem.begin(), stem.end(), known.begin(), known.end(), is_same)) continue;
-    const bool is_selected = stem.size() != name.size();
-    if (is_selected && !instruction.is_sparse()) return std::nullopt;
-    if (is_selected && (variant.selector < 0 || variant.selector >= SelectorCount(instruction))) {
-      return std::nullopt;
-    }
-    variant.instruction = &instruction;
-    return variant;
-  }
-  return std::nullopt;
-}
-
 ReplayResult Replay(const Variant& variant, mma::Chip chip, const std::vector<uint32_t>& words) {
   ReplayResult result;
   if (mma::SupportOn(*variant.instruction, chip) == mma::Support::kUnavailable) {

@@ -6,25 +6,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "kernels/bench/record/variants.h"
 #include "kernels/mma/chip.h"
-#include "kernels/mma/instruction.h"
 
 namespace gemmd {
-
-// What a file records: an instruction and, for a sparse one, the selector.
-struct Variant {
-  const mma::Instruction* instruction = nullptr;
-  int selector = 0;
-};
-
-// From a file's name without ".bin": an instruction's name, after a sparse one ".sel" and a digit,
-// where '_' may stand for ':'.
-std::optional<Variant> FindVariant(std::string_view name);
 
 struct ReplayResult {
   std::string error;  // The reason why the file could not be played; empty if it could.

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "tests/record/families.h"
+#include "kernels/bench/record/families.h"
 
 namespace gemmd {
 namespace {
@@ -23,22 +23,22 @@ uint64_t Extreme(ElementType type, End end) {
 uint64_t S32(int64_t value) { return static_cast<uint32_t>(value); }
 
 // Within 4096 of a limit, far enough for any sum to cross it.
-uint64_t NearLimit(End end, RandomSource& random) {
+uint64_t NearLimit(End end, RandomNumbers& random) {
   const int64_t distance = random.Between(0, 4096);
   return S32(end == End::kLow ? kMin + distance : kLargest - distance);
 }
 
-End EitherEnd(RandomSource& random) { return random.Flip() ? End::kLow : End::kHigh; }
+End EitherEnd(RandomNumbers& random) { return random.Flip() ? End::kLow : End::kHigh; }
 
 void FillRandom(OperandFiller& filler) {
   const mma::Instruction& instruction = filler.instruction();
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   filler.FillA([&](int, int) { return random.Bits() & MaskOf(instruction.a); });
   filler.FillB([&](int, int) { return random.Bits() & MaskOf(instruction.b); });
 }
 
 void FillOrdinaryIntegers(int number, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   FillRandom(filler);
   filler.FillC([&](int, int) {
     switch (number % 3) {
@@ -53,7 +53,7 @@ void FillOrdinaryIntegers(int number, OperandFiller& filler) {
 // anything.
 void FillDirectedIntegers(int number, OperandFiller& filler) {
   const mma::Instruction& instruction = filler.instruction();
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   if (number == 5) {
     FillRandom(filler);
   } else {

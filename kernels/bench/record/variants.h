@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The variants that a recording contains.
+// The variants of instructions: how their files are named, and which a recording contains.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/mma/chip.h"
-#include "tests/vectors/replay.h"
+#include "kernels/mma/instruction.h"
 
 namespace gemmd {
+
+// What a file records: an instruction and, for a sparse one, the selector.
+struct Variant {
+  const mma::Instruction* instruction = nullptr;
+  int selector = 0;
+};
+
+// From a file's name without ".bin": an instruction's name, after a sparse one ".sel" and a digit,
+// where '_' may stand for ':'.
+std::optional<Variant> FindVariant(std::string_view name);
 
 struct VariantSelection {
   std::string filter = "*";  // A shell pattern for the name.

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/bench/record/families.h"
 #include "kernels/matrix/element.h"
-#include "tests/record/families.h"
 
 namespace gemmd {
 namespace {
@@ -39,7 +39,7 @@ void FillAboutTheFloor(FloatOperands& floats, OperandFiller& filler) {
 // Sums of halves of the smallest step of f16, a few with a smaller term that breaks the tie.
 void FillMinSteps(FloatOperands& floats, OperandFiller& filler) {
   constexpr int kHalfStep = -25;
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   const Exponents half = Share(floats, kHalfStep);
   const auto ties = static_cast<int>(random.Between(0, filler.depth()));
   filler.FillA([&](int, int i) {
@@ -56,7 +56,7 @@ void FillMinSteps(FloatOperands& floats, OperandFiller& filler) {
 // it for f16, 13 for narrow adders, 23 for f32 and up to 3 more.
 void FillLastBits(FloatOperands& floats, OperandFiller& filler) {
   constexpr std::array<int, 9> kDistances = {10, 11, 12, 13, 14, 23, 24, 25, 26};
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   if (filler.instruction().d == ElementType::kF16 && random.Flip()) {
     return FillMinSteps(floats, filler);
   }
@@ -78,7 +78,7 @@ void FillLastBits(FloatOperands& floats, OperandFiller& filler) {
 
 // Pairs that cancel exactly, or a product and C that do, and much smaller terms.
 void FillLargeCancellation(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   const int top = std::min(floats.a.greatest() - 1, 14);
   const bool has_pairs = random.Flip();
   const int large = RandomInt(filler, 0, filler.depth() - 1);
@@ -125,7 +125,7 @@ void FillZerosBesideLarge(FloatOperands& floats, OperandFiller& filler) {
 void FillWidestCarries(FloatOperands& floats, OperandFiller& filler) {
   const bool negative = filler.random().Flip();
   const Exponents top = {RandomInt(filler, -2, 2), RandomInt(filler, -2, 2)};
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   filler.FillA([&](int, int) {
     return floats.a.Stepped(floats.a.Full(negative, top.a), random.Between(-1, 0));
   });
@@ -136,7 +136,7 @@ void FillWidestCarries(FloatOperands& floats, OperandFiller& filler) {
 
 // C is approximately what the sum lacks to half a step above the largest D.
 void FillAboutOverflow(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   const FloatSource d(filler.instruction().d, random);
   const double largest = Decode(d.type(), d.Full(false, d.greatest()));
   const double half_step = std::ldexp(1, d.greatest() - d.fraction_bits() - 1);

@@ -15,13 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bench/record/cuda_driver.h"
+#include "kernels/bench/record/operand_words.h"
+#include "kernels/bench/record/ptx_module.h"
+#include "kernels/bench/record/recording.h"
+#include "kernels/bench/record/variants.h"
 #include "kernels/mma/chip.h"
-#include "tests/record/cuda_driver.h"
-#include "tests/record/operand_words.h"
-#include "tests/record/ptx_module.h"
-#include "tests/record/recording.h"
-#include "tests/record/variants.h"
-#include "tests/testing/command_line.h"
 
 namespace gemmd {
 namespace {
@@ -219,7 +218,11 @@ int Main(int argc, char** argv) {
                "wgmma with every n, not only 8, 32 and 256");
   app.add_flag("--dry-run", options.simulates, "Takes the results from the simulator, not a GPU");
   app.add_flag("--ptx", options.writes_ptx, "Writes the PTX modules (NAME.ptx), runs nothing");
-  if (const std::optional<int> code = ReadArguments(app, argc, argv)) return *code;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   return Run(options);
 }
 

@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "kernels/bench/record/variants.h"
 #include "kernels/mma/chip.h"
-#include "tests/vectors/replay.h"
 
 namespace gemmd {
 

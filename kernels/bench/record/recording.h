@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bench/record/families.h"
+#include "kernels/bench/record/variants.h"
 #include "kernels/mma/chip.h"
-#include "tests/record/families.h"
-#include "tests/vectors/replay.h"
 
 namespace gemmd {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/record/families.h"
+#include "kernels/bench/record/families.h"
 
 namespace gemmd {
 
 ProductOperands MakeOperands(const mma::Instruction& instruction, std::span<const int> a_k,
-                             OperandFamily family, RandomSource& random) {
+                             OperandFamily family, RandomNumbers& random) {
   OperandFiller filler(instruction, a_k, random);
   if (IsInteger(instruction.a)) {
     FillIntegers(family, filler);

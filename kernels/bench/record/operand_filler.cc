@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/record/operand_filler.h"
+#include "kernels/bench/record/operand_filler.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 namespace gemmd {
 
 OperandFiller::OperandFiller(const mma::Instruction& instruction, std::span<const int> a_k,
-                             RandomSource& random)
+                             RandomNumbers& random)
     : instruction_(instruction), a_k_(a_k), random_(random) {}
 
 int OperandFiller::PairStretch() const {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cmath>
 
-#include "tests/record/families.h"
+#include "kernels/bench/record/families.h"
 
 namespace gemmd {
 namespace {
@@ -17,7 +17,7 @@ struct Window {
 // A range of varying width within the middle half of the type's exponents, so that products stay in
 // the range of f32 where the operands have that range. Types with few exponents use their whole
 // range.
-Window AnyWindow(const FloatSource& source, RandomSource& random) {
+Window AnyWindow(const FloatSource& source, RandomNumbers& random) {
   constexpr std::array<int, 5> kWidths = {4, 8, 16, 32, 60};
   const int divisor = source.greatest() > 64 ? 2 : 1;
   const int least = source.least() / divisor;
@@ -33,7 +33,7 @@ void FillNormal(FloatOperands& floats, OperandFiller& filler) {
 }
 
 void FillWideExponents(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   const Window a = AnyWindow(floats.a, random);
   const Window b = AnyWindow(floats.b, random);
   filler.FillA([&](int, int) { return floats.a.Between(a.low, a.high); });
@@ -43,7 +43,7 @@ void FillWideExponents(FloatOperands& floats, OperandFiller& filler) {
 
 // Every other line is finite; otherwise hardly any sum would be a number.
 void FillAnyBits(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   filler.FillA([&](int row, int) { return row % 2 == 0 ? floats.a.Any() : floats.a.Finite(); });
   filler.FillB(
       [&](int, int column) { return column % 2 == 0 ? floats.b.Any() : floats.b.Finite(); });
@@ -52,7 +52,7 @@ void FillAnyBits(FloatOperands& floats, OperandFiller& filler) {
 
 // Pairs of A that are opposite except for a step or two meet the same element of B.
 void FillNearlyCancellingPairs(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   uint64_t a = 0;
   filler.FillA([&](int, int i) {
     a = i % 2 == 0 ? floats.a.Normal()
@@ -75,7 +75,7 @@ void FillDominatingC(FloatOperands& floats, OperandFiller& filler) {
 }
 
 void FillSubnormals(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   const bool has_subnormal_b = random.Flip();
   filler.FillA([&](int, int) { return floats.a.Subnormal(); });
   filler.FillB([&](int, int) {
@@ -85,7 +85,7 @@ void FillSubnormals(FloatOperands& floats, OperandFiller& filler) {
 }
 
 void FillPowersUnderOne(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   const int top = std::min(floats.a.greatest() - 1, 12);
   const auto large = static_cast<int>(random.Between(0, filler.depth() - 1));
   filler.FillA([&](int, int i) {
@@ -97,7 +97,7 @@ void FillPowersUnderOne(FloatOperands& floats, OperandFiller& filler) {
 }
 
 void FillSignedZeros(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   const int64_t others = random.Between(0, 2);  // The number of nonzero elements among eight.
   const auto element = [&](FloatSource& source) {
     return random.Between(0, 7) < others ? source.Normal() : source.Zero();
@@ -117,7 +117,7 @@ void FillNearOverflow(FloatOperands& floats, OperandFiller& filler) {
 }
 
 void FillOneSign(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   const bool negative = random.Flip();
   const auto element = [&](const FloatSource& source, bool is_negative) {
     return source.Full(is_negative, static_cast<int>(random.Between(-1, 1)));
@@ -128,7 +128,7 @@ void FillOneSign(FloatOperands& floats, OperandFiller& filler) {
 }
 
 void FillCancellingC(FloatOperands& floats, OperandFiller& filler) {
-  RandomSource& random = filler.random();
+  RandomNumbers& random = filler.random();
   FillNormal(floats, filler);
   filler.FillC([&](int row, int column) {
     const uint64_t c = floats.c.Nearest(-filler.Sum(row, column));

@@ -5,14 +5,14 @@
 
 #include <cstdint>
 
+#include "kernels/bench/record/random_numbers.h"
 #include "kernels/mma/element_type.h"
-#include "tests/testing/random_source.h"
 
 namespace gemmd {
 
 class FloatSource {
  public:
-  FloatSource(ElementType type, RandomSource& random);
+  FloatSource(ElementType type, RandomNumbers& random);
 
   ElementType type() const { return type_; }
   int least() const { return 1 - format_.bias; }  // Exponent of the least normal number.
@@ -52,7 +52,7 @@ class FloatSource {
   const uint64_t mask_;
   const uint64_t sign_;
   const int greatest_;
-  RandomSource& random_;
+  RandomNumbers& random_;
 };
 
 }  // namespace gemmd

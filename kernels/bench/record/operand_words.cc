@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/record/operand_words.h"
+#include "kernels/bench/record/operand_words.h"
 
 #include <algorithm>
 

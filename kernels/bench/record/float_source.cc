@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/record/float_source.h"
+#include "kernels/bench/record/float_source.h"
 
 #include <cmath>
 
@@ -15,7 +15,7 @@ int GreatestOf(const FloatFormat& format) {
 
 }  // namespace
 
-FloatSource::FloatSource(ElementType type, RandomSource& random)
+FloatSource::FloatSource(ElementType type, RandomNumbers& random)
     : type_(type),
       format_(FactsOf(type).format),
       padding_(BitsOf(type) - 1 - format_.exponent_bits - format_.fraction_bits),

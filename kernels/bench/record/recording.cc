@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/record/recording.h"
+#include "kernels/bench/record/recording.h"
 
 #include <fstream>
 #include <span>
 
+#include "kernels/bench/record/operand_words.h"
+#include "kernels/bench/record/variants.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/sim/unit.h"
-#include "tests/record/operand_words.h"
-#include "tests/record/variants.h"
 
 namespace gemmd {
 namespace {
@@ -23,7 +23,7 @@ uint64_t HashOf(const std::string& text) {
 }
 
 // Fills every lane with valid metadata, also the lanes that the instruction ignores.
-std::vector<uint32_t> AnyMetadata(const Instruction& instruction, RandomSource& random) {
+std::vector<uint32_t> AnyMetadata(const Instruction& instruction, RandomNumbers& random) {
   std::vector<uint32_t> lanes(static_cast<size_t>(instruction.lanes()));
   const bool keeps_one = mma::SparsityOf(instruction) == mma::Sparsity::kOneOfTwo;
   for (uint32_t& word : lanes) {
@@ -60,7 +60,7 @@ void Append(const Instruction& instruction, Operand operand, const std::vector<u
   Pack(instruction, operand, matrix, std::span(words).subspan(first));
 }
 
-void AddCase(const Variant& variant, OperandFamily family, RandomSource& random,
+void AddCase(const Variant& variant, OperandFamily family, RandomNumbers& random,
              Recording& recording) {
   const Instruction& instruction = *variant.instruction;
   std::vector<uint32_t> metadata;
@@ -84,7 +84,7 @@ void AddCase(const Variant& variant, OperandFamily family, RandomSource& random,
 
 Recording MakeInputs(const Variant& variant, const std::vector<OperandFamily>& families,
                      size_t cases, uint64_t seed) {
-  RandomSource random(seed ^ HashOf(NameOf(variant)));
+  RandomNumbers random(seed ^ HashOf(NameOf(variant)));
   Recording recording;
   while (recording.cases < cases) {
     AddCase(variant, families[recording.cases % families.size()], random, recording);

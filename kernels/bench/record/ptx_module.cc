@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/record/ptx_module.h"
+#include "kernels/bench/record/ptx_module.h"
 
 #include <array>
 #include <ostream>

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "kernels/bench/record/float_source.h"
+#include "kernels/bench/record/random_numbers.h"
 #include "kernels/mma/instruction.h"
-#include "tests/record/float_source.h"
-#include "tests/testing/random_source.h"
 
 namespace gemmd {
 
@@ -25,10 +25,10 @@ class OperandFiller {
  public:
   // `a_k` is the logical k of each element of A (m x a_columns).
   OperandFiller(const mma::Instruction& instruction, std::span<const int> a_k,
-                RandomSource& random);
+                RandomNumbers& random);
 
   const mma::Instruction& instruction() const { return instruction_; }
-  RandomSource& random() { return random_; }
+  RandomNumbers& random() { return random_; }
   int depth() const { return instruction_.a_columns(); }  // Products of one sum.
 
   // `make(row, i)`, `make(k, column)` and `make(row, column)` return the elements.
@@ -73,13 +73,13 @@ class OperandFiller {
 
   const mma::Instruction& instruction_;
   const std::span<const int> a_k_;
-  RandomSource& random_;
+  RandomNumbers& random_;
   ProductOperands operands_;
 };
 
 // Sources of the three operands, for families of floating-point types.
 struct FloatOperands {
-  FloatOperands(const mma::Instruction& instruction, RandomSource& random)
+  FloatOperands(const mma::Instruction& instruction, RandomNumbers& random)
       : a(instruction.a, random), b(instruction.b, random), c(instruction.c, random) {}
 
   FloatSource a;

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/bench/record/operand_filler.h"
+#include "kernels/bench/record/random_numbers.h"
 #include "kernels/mma/instruction.h"
-#include "tests/record/operand_filler.h"
-#include "tests/testing/random_source.h"
 
 namespace gemmd {
 
@@ -25,7 +25,7 @@ struct OperandFamily {
 
 // Operands of one product. `a_k` holds the logical k of each element of A, m x a_columns.
 ProductOperands MakeOperands(const mma::Instruction& instruction, std::span<const int> a_k,
-                             OperandFamily family, RandomSource& random);
+                             OperandFamily family, RandomNumbers& random);
 
 // The parts from which MakeOperands is built.
 void FillOrdinary(int number, FloatOperands& floats, OperandFiller& filler);

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bench/record/recording.h"
+#include "kernels/bench/record/variants.h"
 #include "kernels/matrix/element.h"
 #include "kernels/mma/chip.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
-#include "tests/record/recording.h"
-#include "tests/record/variants.h"
 #include "tests/vectors/replay.h"
 
 namespace gemmd {

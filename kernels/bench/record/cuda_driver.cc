@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/record/cuda_driver.h"
+#include "kernels/bench/record/cuda_driver.h"
 
 #include <dlfcn.h>
 
