@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/load/live_view.h"
 #include "client/load/load_session.h"
 #include "client/load/mix.h"
@@ -177,7 +178,7 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
       .TypeName("pN=TIME")
       .Exclude(concurrency)
       .Exclude(replay);
-  AddOption(app, "--max-in-flight,--most-in-flight", flags.max_in_flight,
+  AddOption(app, "--max-in-flight", flags.max_in_flight,
             "Open loop: max calls in flight; further calls wait, which is reported as blocked time",
             1, 1000000)
       .TypeName("N")
@@ -357,6 +358,15 @@ ExitCode RunCompare(const std::string& a_path, const std::string& b_path, const 
   return ExitCode::kOk;
 }
 
+// The argument with the name that its option has now.
+std::string CurrentName(absl::string_view argument) {
+  constexpr absl::string_view kEarlier = "--most-in-flight";
+  absl::string_view value = argument;
+  const bool is_earlier =
+      absl::ConsumePrefix(&value, kEarlier) && (value.empty() || value.front() == '=');
+  return is_earlier ? absl::StrCat("--max-in-flight", value) : std::string(argument);
+}
+
 }  // namespace
 
 ExitCode ExitCodeOf(const LoadReport& report) {
@@ -393,6 +403,7 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
   AddLoadFlags(app, flags);
   // CLI11 takes the last argument first.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  for (std::string& argument : reversed) argument = CurrentName(argument);
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {

@@ -25,6 +25,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 struct LoadOutcome {
   ExitCode code;
@@ -146,7 +147,12 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"--rate", "1", "--ramp-to", "nan"}, "--ramp-to: got nan, want a number");
   refused({"--verify", "nan"}, "--verify: got nan, want a number");
   refused({"--max-in-flight", "3"}, "--max-in-flight: got a closed loop");
-  refused({"--most-in-flight", "3"}, "--max-in-flight: got a closed loop");  // Its earlier name.
+  // Its earlier name, which --help does not show.
+  refused({"--most-in-flight", "3"}, "--max-in-flight: got a closed loop");
+  refused({"--most-in-flight=3"}, "--max-in-flight: got a closed loop");
+  refused({"--most-in-flights=3"}, "option: got --most-in-flights");
+  EXPECT_THAT(RunLoadLine({"--help"}, "").out,
+              AllOf(HasSubstr("--max-in-flight"), Not(HasSubstr("--most-in-flight"))));
   refused({"--max-in-flight", "3", "--concurrency", "3"}, "--concurrency");
   refused({"--count", "0"}, "--count: got 0, want a whole number from 1 to 9007199254740992");
   for (const char* number : {"-1", "18446744073709551616", "0x10", "+1", "1.0", "one"}) {
