@@ -48,43 +48,44 @@ namespace gemmd {
 namespace {
 
 constexpr size_t kLongestPath = 107;  // sockaddr_un has 108 bytes, including the final zero.
-constexpr absl::string_view kWantAny = "host:port (port 1 to 65535), tls:host:port or unix:/path";
+constexpr absl::string_view kAnyAddress =
+    "host:port (port 1 to 65535), tls:host:port or unix:/path";
 
 std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
 
-// Each of the following functions returns what the address should look like, or "" if it is valid.
+// Each Expected function returns what the address should look like, or "" if it is valid.
 
-std::string WantOfHostAndPort(absl::string_view address) {
+std::string ExpectedHostAndPort(absl::string_view address) {
   const size_t colon = address.rfind(':');
-  if (colon == absl::string_view::npos || colon == 0) return std::string(kWantAny);
+  if (colon == absl::string_view::npos || colon == 0) return std::string(kAnyAddress);
   const absl::string_view digits = address.substr(colon + 1);
   if (ParseDecimal<uint16_t>({digits.data(), digits.size()}).value_or(0) == 0) {
-    return std::string(kWantAny);
+    return std::string(kAnyAddress);
   }
   absl::string_view host = address.substr(0, colon);
   const bool is_closed =
       absl::ConsumePrefix(&host, "[") == absl::ConsumeSuffix(&host, "]") && !host.empty();
-  if (!is_closed || host.find_first_of("/[]@\"\\") != host.npos) return std::string(kWantAny);
+  if (!is_closed || host.find_first_of("/[]@\"\\") != host.npos) return std::string(kAnyAddress);
   if (absl::StrContains(host, ':') && address.front() != '[') {
     return "[host]:port for an address of IPv6, as in \"[::1]:8470\"";
   }
   return "";
 }
 
-std::string WantOfPath(absl::string_view path) {
+std::string ExpectedPath(absl::string_view path) {
   if (path.empty()) return "something after the scheme";
   if (path.size() <= kLongestPath) return "";
   return absl::StrCat("a path of at most ", kLongestPath, " bytes, not ", path.size());
 }
 
-std::string WantOfUnix(absl::string_view path) {
+std::string ExpectedUnix(absl::string_view path) {
   if (absl::ConsumePrefix(&path, "//") && !absl::StartsWith(path, "/")) {
-    return path.empty() ? std::string(kWantAny) : Quoted(absl::StrCat("unix:/", path));
+    return path.empty() ? std::string(kAnyAddress) : Quoted(absl::StrCat("unix:/", path));
   }
-  return WantOfPath(path);
+  return ExpectedPath(path);
 }
 
-std::string WantOfDns(absl::string_view name) {
+std::string ExpectedDns(absl::string_view name) {
   if (absl::ConsumePrefix(&name, "//")) {  // An optional name server follows.
     const size_t slash = name.find('/');
     if (slash == name.npos) return Quoted(absl::StrCat("dns:///", name));
@@ -93,29 +94,29 @@ std::string WantOfDns(absl::string_view name) {
   return name.empty() ? "something after the scheme" : "";
 }
 
-std::string WantOfList(absl::string_view list) {
+std::string ExpectedList(absl::string_view list) {
   for (const absl::string_view one : absl::StrSplit(list, ',')) {
-    if (!WantOfHostAndPort(one).empty()) {
+    if (!ExpectedHostAndPort(one).empty()) {
       return "addresses with ports, as in \"ipv4:10.0.0.1:8470,10.0.0.2:8470\"";
     }
   }
   return "";
 }
 
-std::string WantOf(absl::string_view address) {
+std::string Expected(absl::string_view address) {
   absl::string_view rest = address;
-  if (absl::ConsumePrefix(&rest, "unix:")) return WantOfUnix(rest);
-  if (absl::ConsumePrefix(&rest, "unix-abstract:")) return WantOfPath(rest);
-  if (absl::ConsumePrefix(&rest, "dns:")) return WantOfDns(rest);
+  if (absl::ConsumePrefix(&rest, "unix:")) return ExpectedUnix(rest);
+  if (absl::ConsumePrefix(&rest, "unix-abstract:")) return ExpectedPath(rest);
+  if (absl::ConsumePrefix(&rest, "dns:")) return ExpectedDns(rest);
   if (absl::ConsumePrefix(&rest, "ipv4:") || absl::ConsumePrefix(&rest, "ipv6:")) {
-    return WantOfList(rest);
+    return ExpectedList(rest);
   }
   const size_t scheme_end = address.find("://");
-  if (scheme_end == address.npos) return WantOfHostAndPort(address);
+  if (scheme_end == address.npos) return ExpectedHostAndPort(address);
   // Accepts an address copied from a browser.
   rest.remove_prefix(scheme_end + 3);
   rest = rest.substr(0, rest.find('/'));
-  if (!WantOfHostAndPort(rest).empty()) return std::string(kWantAny);
+  if (!ExpectedHostAndPort(rest).empty()) return std::string(kAnyAddress);
   const bool has_tls = absl::EndsWith(address.substr(0, scheme_end), "s");
   return Quoted(absl::StrCat(has_tls ? "tls:" : "", rest));
 }
@@ -161,7 +162,7 @@ absl::Status CheckAddress(absl::string_view address) {
   const absl::string_view target = WithoutTls(address);
   const bool has_tls_twice = WithoutTls(target) != target;
   const std::string want =
-      address.empty() || !is_graphic || has_tls_twice ? std::string(kWantAny) : WantOf(target);
+      address.empty() || !is_graphic || has_tls_twice ? std::string(kAnyAddress) : Expected(target);
   if (want.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("address: got \"", absl::CEscape(address), "\", want ", want));

@@ -194,8 +194,8 @@ CallOptions Until(SteadyTime deadline, CallOptions options = {}) {
 template <typename Stub, typename Request, typename Response>
 using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
 
-// Makes one blocking call over the next connection, with the given stub of it. Sets the session's
-// token that it sends.
+// Makes one blocking call over the next connection, with the given stub of it. Sets `token` to the
+// session token that it sends.
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Call(ClientState& state, std::unique_ptr<Stub> Connection::*stub,
                               Method<Stub, Request, Response> method, const Request& request,
@@ -219,9 +219,9 @@ v1::TensorRef MessageOf(const TensorRef& ref) {
   return message;
 }
 
-// Runs `call(request, &token)`, which sets the session's token that it sends, with the current
-// handles of the tensors that the request names. Runs it again if the server refused it because it
-// has lost a restorable tensor, which is then put again.
+// Runs `call(request, &token)` with the current handles of the tensors that the request names; the
+// call sets `token` to the session token that it sends. If the server refuses because it has lost a
+// restorable tensor, puts the tensor again and repeats the call.
 template <typename Response, typename Request, typename Call>
 absl::StatusOr<Response> CallWithTensors(ClientSession& session, Request& request,
                                          SteadyTime deadline, Call call) {

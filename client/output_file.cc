@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kLookMs = 50;  // Polling interval for a pipe and for signals.
+constexpr int kPollMs = 50;  // Polling interval for a pipe and for signals.
 
 // The descriptor of standard output or error, if it is this file; else -1.
 int StandardStream(const struct stat& file) {
@@ -106,7 +106,7 @@ absl::Status OutputFile::OpenStream(bool is_pipe) {
       return absl::InternalError(
           absl::StrCat(path_, ": cannot be written: no process reads the pipe, and a signal came"));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
+    std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
   }
 }
 
@@ -160,7 +160,7 @@ absl::Status OutputFile::Write(absl::string_view bytes) {
       position_ += count;
     } else if (errno == EAGAIN && (stops_ == nullptr || *stops_ == past_stops_)) {
       pollfd pipe = {.fd = file_, .events = POLLOUT, .revents = 0};
-      poll(&pipe, 1, kLookMs);
+      poll(&pipe, 1, kPollMs);
     } else if (errno != EINTR) {
       return Failed(errno);
     }

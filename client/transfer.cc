@@ -30,10 +30,10 @@ namespace {
 constexpr int64_t kTransferChunkBytes = int64_t{2} << 20;
 
 // The interval between checks of progress.
-constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
 
 // Max retries of a transfer with broken connections while no byte moves.
-constexpr int kMaxFruitlessTries = 5;
+constexpr int kMaxTriesWithoutProgress = 5;
 
 // Used only by the waiting caller's thread.
 class TransferWatch {
@@ -44,7 +44,7 @@ class TransferWatch {
   SteadyTime deadline() const { return deadline_; }
   void SetTotal(int64_t bytes) { total_ = bytes; }
 
-  // Call every kLookEvery. Errors: DeadlineExceeded on a timeout.
+  // Call every kPollInterval. Errors: DeadlineExceeded on a timeout.
   absl::Status Look(int64_t bytes_done);
 
   // Reports completion.
@@ -457,7 +457,7 @@ std::optional<v1::PutState> UploadRound::AwaitState(
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(this, &UploadRound::HasState), kLookEvery)) {
+      if (mutex_.AwaitWithTimeout(absl::Condition(this, &UploadRound::HasState), kPollInterval)) {
         return state_;
       }
     }
@@ -470,7 +470,7 @@ void UploadRound::AwaitEnd(absl::FunctionRef<absl::Status(int64_t sent)> look) {
     int64_t sent = 0;
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(this, &UploadRound::HasEnded), kLookEvery))
+      if (mutex_.AwaitWithTimeout(absl::Condition(this, &UploadRound::HasEnded), kPollInterval))
         return;
       sent = sent_;
     }
@@ -587,7 +587,7 @@ class UploadCall {
     ASSIGN_OR_RETURN(const auto lanes,
                      LanesFor(total_, plan_.connections, session_.upload_lanes()));
     const SteadyTime start = SteadyTime::Now();
-    int fruitless = 0;
+    int tries_without_progress = 0;
     absl::Duration pause = absl::Milliseconds(100);
     while (true) {
       const int64_t before = done_;
@@ -601,10 +601,10 @@ class UploadCall {
       }
       if (!IsBrokenConnection(tensor.status())) return Explained(tensor.status());
       if (done_ > before) {
-        fruitless = 0;
+        tries_without_progress = 0;
         pause = absl::Milliseconds(100);
       }
-      if (++fruitless == kMaxFruitlessTries) return tensor.status();
+      if (++tries_without_progress == kMaxTriesWithoutProgress) return tensor.status();
       RETURN_IF_ERROR(Pause(pause));
       pause = std::min(2 * pause, absl::Seconds(2));
     }
@@ -650,8 +650,8 @@ class UploadCall {
   }
 
   absl::Status Pause(absl::Duration pause) {
-    for (absl::Duration left = pause; left > absl::ZeroDuration(); left -= kLookEvery) {
-      absl::SleepFor(std::min(left, kLookEvery));
+    for (absl::Duration left = pause; left > absl::ZeroDuration(); left -= kPollInterval) {
+      absl::SleepFor(std::min(left, kPollInterval));
       RETURN_IF_ERROR(watch_.Look(done_));
     }
     return absl::OkStatus();
@@ -806,7 +806,7 @@ class DownloadCall {
     while (!(pieces_.empty() && streams_.empty())) {
       StartPieces(channels);
       AwaitEvent();
-      TakeEnded();
+      RemoveEndedStreams();
       if (status_.ok()) status_ = watch_.Look(taken());
       if (!status_.ok()) {
         pieces_.clear();
@@ -850,7 +850,7 @@ class DownloadCall {
     return taken_;
   }
 
-  bool HasEnded() const {
+  bool HasEndedStream() const {
     for (const auto& stream : streams_) {
       if (stream->is_done()) return true;
     }
@@ -859,23 +859,23 @@ class DownloadCall {
 
   void AwaitEvent() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(this, &DownloadCall::HasEnded), kLookEvery);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &DownloadCall::HasEndedStream), kPollInterval);
   }
 
   // Removes ended streams, and requests the rest of broken ones again.
-  void TakeEnded() ABSL_LOCKS_EXCLUDED(mutex_) {
+  void RemoveEndedStreams() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < streams_.size();) {
       if (!streams_[i]->is_done()) {
         ++i;
         continue;
       }
-      Account(*streams_[i]);
+      RecordEnd(*streams_[i]);
       streams_.erase(streams_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
 
-  void Account(const PieceStream& stream) {
+  void RecordEnd(const PieceStream& stream) {
     idle_lanes_.push_back(stream.lane());
     if (stream.tensor().has_value()) tensor_ = stream.tensor();
     const Piece rest = stream.rest();
@@ -888,11 +888,11 @@ class DownloadCall {
       status_ = status;
       return;
     }
-    if (taken_ > taken_at_break_) fruitless_ = 0;
+    if (taken_ > taken_at_break_) tries_without_progress_ = 0;
     taken_at_break_ = taken_;
     // A server that exits breaks all connections at once.
-    const int tries = ++fruitless_ / lanes_;
-    if (tries >= kMaxFruitlessTries) {
+    const int tries = ++tries_without_progress_ / lanes_;
+    if (tries >= kMaxTriesWithoutProgress) {
       status_ = status;
       return;
     }
@@ -914,7 +914,7 @@ class DownloadCall {
   std::vector<std::unique_ptr<PieceStream>> streams_;
   std::optional<v1::TensorInfo> tensor_;
   absl::Status status_;
-  int fruitless_ = 0;
+  int tries_without_progress_ = 0;
   int64_t taken_at_break_ = -1;
   SteadyTime not_before_ = SteadyTime::InfinitePast();
 };

@@ -72,12 +72,12 @@ nlohmann::ordered_json DoctorJson(const std::vector<Check>& checks) {
           {"fail", Count(checks, CheckState::kFail)}};
 }
 
-// Share of a limit from which on doctor warns.
-constexpr double kNear = 0.9;
-// The same time as in the alert for certificates.
-constexpr absl::Duration kSoon = absl::Hours(7 * 24);
+// Doctor warns of more than this share of a limit.
+constexpr double kWarningShare = 0.9;
+// Doctor warns of a certificate that expires within this time, as the alert does.
+constexpr absl::Duration kWarningTime = absl::Hours(7 * 24);
 
-// The check with another outcome than ok.
+// The check with an outcome other than ok.
 Check Judged(Check check, CheckState state, const char* advice) {
   check.state = state;
   check.advice = advice;
@@ -116,7 +116,7 @@ Check CheckLoad(const v1::GetStatisticsResponse& now) {
                                       FormatCount(now.max_admitted_requests()), " requests, ",
                                       FormatBytes(now.admitted_bytes()), " of ",
                                       FormatBytes(now.max_admitted_bytes()), " in flight")};
-  if (requests <= kNear && bytes <= kNear) return check;
+  if (requests <= kWarningShare && bytes <= kWarningShare) return check;
   return Judged(std::move(check), CheckState::kWarn,
                 "beyond the limit products are refused: add replicas, have fewer clients, or raise "
                 "--max-queued-requests or --max-queued-bytes");
@@ -130,7 +130,7 @@ Check CheckTensors(const v1::TensorStatistics& tensors) {
                            FormatCount(tensors.sessions()), " sessions take ",
                            FormatBytes(tensors.host_bytes()), " of ",
                            FormatBytes(tensors.max_host_bytes()), " (", Percent(share), ")")};
-  if (share <= kNear) return check;
+  if (share <= kWarningShare) return check;
   return Judged(
       std::move(check), CheckState::kWarn,
       "beyond the limit uploads are refused: raise --tensor-bytes, or have clients delete what "
@@ -180,13 +180,14 @@ Check CheckTls(const absl::StatusOr<TlsPeer>& peer, absl::Time now) {
       absl::StrCat(peer->version, ", certificate valid until ",
                    absl::FormatTime("%Y-%m-%d %H:%M:%SZ", peer->not_after, absl::UTCTimeZone()),
                    peer->fault.empty() ? "" : absl::StrCat(", not to be trusted: ", peer->fault));
-  if (peer->fault.empty() && left > kSoon) return check;
+  if (peer->fault.empty() && left > kWarningTime) return check;
   check.state =
       peer->fault.empty() && left > absl::ZeroDuration() ? CheckState::kWarn : CheckState::kFail;
-  check.advice = left > kSoon ? "check that --tls-ca contains the authority that signed it, and "
-                                "that the certificate contains the server name (--tls-server-name)"
-                              : "put a new certificate into the files of --tls-cert and --tls-key; "
-                                "the daemon reloads changed files on its own";
+  check.advice = left > kWarningTime
+                     ? "check that --tls-ca contains the authority that signed it, and "
+                       "that the certificate contains the server name (--tls-server-name)"
+                     : "put a new certificate into the files of --tls-cert and --tls-key; "
+                       "the daemon reloads changed files on its own";
   return check;
 }
 

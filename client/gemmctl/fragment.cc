@@ -312,7 +312,7 @@ constexpr int kHeadingHeight = 22;
 constexpr int kGridGap = 28;  // Below a grid.
 constexpr int kCellHeight = 26;
 constexpr int kValueHeight = 18;         // Height of a cell's values, below its label.
-constexpr size_t kShownValues = 4;       // The tooltip shows all of them.
+constexpr size_t kMaxShownValues = 4;    // The tooltip shows all of them.
 constexpr int kCellPadding = 14;         // Left and right of a label, together.
 constexpr double kCharacterWidth = 7.3;  // In a monospaced font of 12 px, rounded up.
 constexpr double kTitleCharacterWidth = 10;
@@ -341,13 +341,13 @@ int WidthOf(size_t characters) {
 
 // "1.5 2", "1 2 3 4 ...".
 std::string ValuesText(const FragmentCell& cell) {
-  const size_t shown = std::min(cell.values.size(), kShownValues);
+  const size_t shown = std::min(cell.values.size(), kMaxShownValues);
   std::string text;
   for (size_t i = 0; i < shown; ++i) absl::StrAppend(&text, i == 0 ? "" : " ", cell.values[i]);
   return shown < cell.values.size() ? text + " ..." : text;
 }
 
-// The places of a grid and of its parts.
+// The sizes of a grid and of its parts.
 struct GridLayout {
   int cell_height = kCellHeight;
   int heading_width = 0;
@@ -374,7 +374,7 @@ GridLayout LayOut(const FragmentGrid& grid) {
   return layout;
 }
 
-// An SVG group, so that the tooltip also appears over the texts.
+// Appends an SVG group, so that the tooltip also appears over the texts.
 void AddCell(int x, int y, const GridLayout& layout, const FragmentCell& cell, std::string& svg) {
   const int middle = x + layout.cell_width / 2;
   absl::StrAppendFormat(&svg,

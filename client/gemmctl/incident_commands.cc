@@ -125,12 +125,12 @@ absl::StatusOr<std::string> Read(const Wanted& wanted, int64_t batch, const Cons
                                                  wanted.hash, ", those of the incident"));
 }
 
-// Puts the bytes of the files into the request, which has everything else. Only hashes tell whether
-// they are the incident's operands: files may have either order, if the bytes are those that the
-// server had. A dense A is compressed if the incident's A was.
+// Sets the operands of the request, which has everything else, to the bytes of the files. They are
+// compared with the incident's operands by hash alone, so a file may have either order if its bytes
+// are those that the server had. A dense A is compressed if the incident's A was.
 //
 // Errors: InvalidArgument, beginning with the flag, if a file is missing, not needed, or has other
-// bytes; those of ReadNpyFile.
+// bytes; any error of ReadNpyFile.
 absl::Status FillOperands(const OperandFiles& files, const v1::Incident& incident,
                           const Console& console, v1::MultiplyRequest& request) {
   const int64_t batch = request.has_batch() ? request.batch() : 1;

@@ -74,13 +74,13 @@ void AddProductFlags(CLI::App& app, ProductFlags& flags);
 // Whether A, B or C is a tensor of the server, `@NAME`.
 bool NamesTensors(const ProductFlags& flags);
 
-// A client for the product, joined to the session if the flags name tensors. Errors: as
+// A client for the product, joined to the session if the flags name tensors. Errors: those of
 // ConnectSession.
 absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const ProductFlags& flags,
                                   const Console& console);
 
-// The request that the flags describe. Without `with_data` the bytes of A, B and C are left out,
-// and random ones never made. `client` is asked for the shapes of tensors; it must not be null if
+// The request that the flags describe. Without `with_data`, the request has no bytes of A, B and C,
+// and random ones are not made. `client` is asked for the shapes of tensors; it must not be null if
 // the flags name any.
 //
 // Errors: InvalidArgument or NotFound, for flags that contradict each other and files that cannot

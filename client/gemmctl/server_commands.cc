@@ -210,7 +210,7 @@ ExitCode RunRestart(const GlobalFlags& global, const std::string& device, const 
         RETURN_IF_ERROR(client.RestartDevice(device));
         return device;
       },
-      [](const std::string& name) { return absl::StrCat(name, " gets a new worker\n"); },
+      [](const std::string& name) { return absl::StrCat(name, " is getting a new worker\n"); },
       [](const std::string& name) {
         return nlohmann::ordered_json({{"restarting", name}});
       });
@@ -225,8 +225,9 @@ CommandRun AddRestart(CLI::App& app) {
 
 namespace {
 
-// A name of wgmma without its N, "wgmma.m64nNk16.f32.f16.f16", and N; another name, and 0.
-std::pair<std::string, int> Split(const std::string& name) {
+// Splits a name of wgmma into "wgmma.m64nNk16.f32.f16.f16" and its N. Returns any other name as it
+// is, with 0.
+std::pair<std::string, int> SplitWidth(const std::string& name) {
   const size_t n = absl::StartsWith(name, "wgmma.") ? name.find(".m64n") : name.npos;
   if (n == name.npos) return {name, 0};
   const size_t first = n + 5;
@@ -262,7 +263,7 @@ std::vector<TableRow> CollapseWidths(const std::vector<TableRow>& rows) {
   std::map<TableRow, size_t> group_of;
   for (const TableRow& row : rows) {
     TableRow key = row;
-    const auto [name, width] = Split(row.front());
+    const auto [name, width] = SplitWidth(row.front());
     key.front() = name;
     const auto [found, is_new] = group_of.try_emplace(std::move(key), groups.size());
     const bool is_alone = is_new || width == 0;
@@ -273,7 +274,7 @@ std::vector<TableRow> CollapseWidths(const std::vector<TableRow>& rows) {
   for (auto& [row, widths] : groups) {
     if (widths.size() > 1) {
       row.front() =
-          absl::StrCat(Split(row.front()).first, ", N = ", DescribeNumbers(std::move(widths)));
+          absl::StrCat(SplitWidth(row.front()).first, ", N = ", DescribeNumbers(std::move(widths)));
     }
     collapsed.push_back(std::move(row));
   }

@@ -377,9 +377,9 @@ absl::StatusOr<MatrixView> ViewFile(const MappedNpy& npy, PutOptions& options) {
 
 namespace {
 
-void WarnOfPuts(const Console& console, const absl::Status& status) {
+void WarnOfStaleList(const Console& console, const absl::Status& status) {
   const std::string text = absl::StrCat(console.program, ": ", status.message(),
-                                        "; what to put again is not up to date\n");
+                                        "; the list of files to put again is not up to date\n");
   std::fwrite(text.data(), 1, text.size(), console.err);
 }
 
@@ -430,12 +430,12 @@ absl::StatusOr<bool> Forget(const GlobalFlags& flags, const std::string& tensor)
 void RememberPut(const GlobalFlags& flags, Client& client, const PutFile& file,
                  const v1::TensorInfo& tensor, const PutOptions& options, const Console& console) {
   const absl::Status status = Remember(flags, client, file, tensor, options);
-  if (!status.ok()) WarnOfPuts(console, status);
+  if (!status.ok()) WarnOfStaleList(console, status);
 }
 
 bool ForgetPut(const GlobalFlags& flags, const std::string& tensor, const Console& console) {
   const auto was_remembered = Forget(flags, tensor);
-  if (!was_remembered.ok()) WarnOfPuts(console, was_remembered.status());
+  if (!was_remembered.ok()) WarnOfStaleList(console, was_remembered.status());
   return was_remembered.value_or(false);
 }
 

@@ -68,10 +68,10 @@ struct ClientOptions {
   absl::Duration initial_backoff = absl::Milliseconds(100);
   absl::Duration max_backoff = absl::Seconds(2);
 
-  // Whether calls ride out a restart of the server: a call waits, up to its timeout, for a server
-  // that cannot be reached, in place of Unavailable, and is sent again (max_attempts) where a
-  // server that stopped ended it with Cancelled, too. Leave it off for products that overwrite
-  // their own C: such an end does not tell whether the server computed them.
+  // Whether calls survive a restart of the server. A call then waits, up to its timeout, for a
+  // server that cannot be reached, instead of ending with Unavailable, and is also sent again (up
+  // to max_attempts) if a server that stopped ended it with Cancelled. Leave it off for products
+  // that overwrite their own C: after Cancelled, the server may have computed them.
   bool wait_for_ready = false;
 
   // TLS from files. Without these files and without the address prefix `tls:`, connections are not

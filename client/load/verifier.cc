@@ -15,7 +15,7 @@ constexpr size_t kMaxWaiting = 32;
 constexpr size_t kMaxWaitingBytes = size_t{64} << 20;  // Beyond the first answer.
 // Differs from the seed of the mix: with equal seeds, the number that picks the product would also
 // pick the checks, so that only one product would be checked.
-constexpr uint64_t kSeedOfChecks = 0x6c62272e07bb0142;
+constexpr uint64_t kCheckSeed = 0x6c62272e07bb0142;
 
 constexpr absl::Duration kPatience =
     absl::Milliseconds(20);  // The max delay before a stop is noticed.
@@ -23,11 +23,11 @@ constexpr absl::Duration kPatience =
 }  // namespace
 
 void VerifierCounts::Add(const VerifierCounts& other) {
-  is_asked = is_asked || other.is_asked;
+  is_requested = is_requested || other.is_requested;
   checked += other.checked;
   exact += other.exact;
   wrong += other.wrong;
-  let_go += other.let_go;
+  skipped += other.skipped;
   checked_by_product.resize(std::max(checked_by_product.size(), other.checked_by_product.size()));
   for (size_t i = 0; i < other.checked_by_product.size(); ++i) {
     checked_by_product[i] += other.checked_by_product[i];
@@ -39,10 +39,10 @@ Verifier::Verifier(const std::vector<Payload>& payloads, double share, uint64_t 
                    AnswerCheck check)
     : payloads_(payloads),
       share_(share),
-      seed_(seed ^ kSeedOfChecks),
+      seed_(seed ^ kCheckSeed),
       check_(std::move(check)),
       was_seen_(payloads.size()) {
-  counts_.is_asked = share > 0;
+  counts_.is_requested = share > 0;
   counts_.checked_by_product.resize(payloads.size());
   thread_ = std::thread([this] { Run(); });
 }
@@ -68,7 +68,7 @@ void Verifier::Offer(size_t product, v1::MultiplyResponse response) {
   absl::MutexLock lock(&mutex_);
   if (!queue_.empty() &&
       (queue_.size() >= kMaxWaiting || waiting_bytes_ + bytes > kMaxWaitingBytes)) {
-    ++counts_.let_go;
+    ++counts_.skipped;
     payloads_[product].Release(response);
     return;
   }
@@ -80,7 +80,7 @@ VerifierCounts Verifier::Finish(const StopRequests& stop) {
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(this, &Verifier::IsIdle), kPatience)) {
     if (stop.load() < 2) continue;
-    counts_.let_go += static_cast<int64_t>(queue_.size());
+    counts_.skipped += static_cast<int64_t>(queue_.size());
     for (const Answer& answer : queue_) payloads_[answer.product].Release(answer.response);
     queue_.clear();
     waiting_bytes_ = 0;

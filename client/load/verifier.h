@@ -23,11 +23,11 @@
 namespace gemmd {
 
 struct VerifierCounts {
-  bool is_asked = false;  // Whether any check was requested.
+  bool is_requested = false;  // Whether any check was requested.
   int64_t checked = 0;
   int64_t exact = 0;  // Checked exactly, against a fingerprint; the rest within a bound.
   int64_t wrong = 0;
-  int64_t let_go = 0;
+  int64_t skipped = 0;
   std::vector<int64_t> checked_by_product = {};
   std::string first_error = {};  // The error of the first wrong answer; empty if none was wrong.
 

@@ -79,23 +79,27 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override {
     const bool is_no_metadata = place_ == Place::kTensors && key_ == kMetadataName;
-    return is_no_metadata || Skips() || Refuse("null");
+    return is_no_metadata || ShouldSkip() || Refuse("null");
   }
-  bool boolean(bool) override { return Skips() || Refuse("a boolean"); }
-  bool number_float(double, const std::string&) override { return Skips() || Refuse("a fraction"); }
+  bool boolean(bool) override { return ShouldSkip() || Refuse("a boolean"); }
+  bool number_float(double, const std::string&) override {
+    return ShouldSkip() || Refuse("a fraction");
+  }
   bool binary(nlohmann::json::binary_t&) override { return Refuse("binary"); }
 
-  bool number_integer(int64_t value) override { return Skips() || Refuse(absl::StrCat(value)); }
+  bool number_integer(int64_t value) override {
+    return ShouldSkip() || Refuse(absl::StrCat(value));
+  }
 
   bool number_unsigned(uint64_t value) override {
-    if (Skips()) return true;
+    if (ShouldSkip()) return true;
     if (numbers_ == nullptr || value > uint64_t{INT64_MAX}) return Refuse(absl::StrCat(value));
     numbers_->push_back(static_cast<int64_t>(value));
     return true;
   }
 
   bool string(std::string& value) override {
-    if (Skips()) return true;
+    if (ShouldSkip()) return true;
     if (place_ == Place::kMetadata) {
       header_.metadata.emplace_back(key_, std::move(value));
       return true;
@@ -175,13 +179,14 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
  private:
   enum class Place { kStart, kTensors, kMetadata, kTensor, kNumbers, kEnd };
 
-  // Skips unknown keys of a tensor, as the format's own library does, including nested values.
-  bool Skips() {
+  // Unknown keys of a tensor are skipped with all that they contain, as the format's own library
+  // does.
+  bool ShouldSkip() {
     if (skipped_depth_ > 0) return true;
     return std::exchange(is_skipped_, false);
   }
   bool EnterSkipped() {
-    if (!Skips()) return false;
+    if (!ShouldSkip()) return false;
     ++skipped_depth_;
     return true;
   }

@@ -154,11 +154,11 @@ void WarnOfChecks(const ReportStep& step, std::vector<std::string>& warnings) {
     warnings.push_back(absl::StrCat("wrong answers: ", verified.wrong, " of ", verified.checked,
                                     " checked; ", verified.first_error));
   }
-  if (verified.is_asked && verified.checked == 0 && step.result.tally.ok() > 0) {
+  if (verified.is_requested && verified.checked == 0 && step.result.tally.ok() > 0) {
     warnings.push_back("no answer was checked");
-  } else if (verified.let_go > verified.checked) {
+  } else if (verified.skipped > verified.checked) {
     warnings.push_back(absl::StrCat(
-        FormatCount(verified.let_go), " answers came faster than they could be checked, ",
+        FormatCount(verified.skipped), " answers came faster than they could be checked, ",
         FormatCount(verified.checked), " were: a smaller share (--verify) spreads the checks"));
   }
 }
@@ -385,12 +385,12 @@ std::string OperationRate(const LoadReport& report, double per_second) {
 }
 
 std::string CheckedText(const VerifierCounts& verified) {
-  if (!verified.is_asked) return "checked   no answer (--verify 0)\n";
-  const std::string let_go =
-      verified.let_go == 0 ? "" : absl::StrCat("; ", FormatCount(verified.let_go), " let go");
+  if (!verified.is_requested) return "checked   no answer (--verify 0)\n";
+  const std::string skipped =
+      verified.skipped == 0 ? "" : absl::StrCat("; ", FormatCount(verified.skipped), " skipped");
   return absl::StrCat("checked   ", FormatCount(verified.checked), " answers, ",
                       FormatCount(verified.exact),
-                      " of them exactly: ", FormatCount(verified.wrong), " wrong", let_go, "\n");
+                      " of them exactly: ", FormatCount(verified.wrong), " wrong", skipped, "\n");
 }
 
 std::string WarningLines(const std::vector<std::string>& warnings) {
@@ -599,7 +599,7 @@ OrderedJson StepJson(const LoadReport& report, const ReportStep& step) {
   json["verification"] = {{"checked", step.verified.checked},
                           {"exact", step.verified.exact},
                           {"wrong", step.verified.wrong},
-                          {"let_go", step.verified.let_go},
+                          {"let_go", step.verified.skipped},
                           {"first_error", step.verified.first_error}};
   json["warnings"] = step.warnings;
   return json;

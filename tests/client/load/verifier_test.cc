@@ -93,7 +93,7 @@ TEST_F(HeldVerifierTest, AnswersThatWaitTakeAtMost64MiB) {
   Release();
   const VerifierCounts counts = verifier_.Finish(stop_);
   EXPECT_EQ(counts.checked, 3);
-  EXPECT_EQ(counts.let_go, 2);
+  EXPECT_EQ(counts.skipped, 2);
 }
 
 TEST_F(HeldVerifierTest, OneAnswerMayBeOfAnySize) {
@@ -107,7 +107,7 @@ TEST_F(HeldVerifierTest, AnswersThatWaitAreAtMost32) {
   Release();
   const VerifierCounts counts = verifier_.Finish(stop_);
   EXPECT_EQ(counts.checked, 1 + 32);
-  EXPECT_EQ(counts.let_go, 2);
+  EXPECT_EQ(counts.skipped, 2);
 }
 
 // Answers dropped by a second stop are counted with those dropped before.
@@ -120,7 +120,7 @@ TEST_F(HeldVerifierTest, NoAnswerIsLostAtASecondStop) {
   });
   const VerifierCounts counts = verifier_.Finish(stop_);
   releaser.join();
-  EXPECT_EQ(counts.checked + counts.let_go, 4);
+  EXPECT_EQ(counts.checked + counts.skipped, 4);
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST(ReportTest, TheVerdictStandsBesideItsWarnings) {
     step.result.tally.Add(failed);
   }
   step.result.unsent = 7;
-  step.verified = {.is_asked = true, .checked = 5, .exact = 5, .wrong = 1, .first_error = "x"};
+  step.verified = {.is_requested = true, .checked = 5, .exact = 5, .wrong = 1, .first_error = "x"};
   step.warnings = WarningsOf(step, true);
   LoadReport report = SampleReport({step});
   EXPECT_EQ(

@@ -164,12 +164,12 @@ TEST(WarningsTest, TellABacklogFromLatency) {
 
 TEST(WarningsTest, NameAnswersThatWereNotChecked) {
   ReportStep step = SampleStep("s", 2000, Steady);
-  step.verified = {.is_asked = true, .checked = 100, .let_go = 99};
+  step.verified = {.is_requested = true, .checked = 100, .skipped = 99};
   EXPECT_THAT(WarningsOf(step, false), IsEmpty());
-  EXPECT_THAT(ReportText(SampleReport({step})), HasSubstr("0 wrong; 99 let go"));
-  step.verified.let_go = 101;
+  EXPECT_THAT(ReportText(SampleReport({step})), HasSubstr("0 wrong; 99 skipped"));
+  step.verified.skipped = 101;
   EXPECT_THAT(WarningsOf(step, false), ElementsAre(HasSubstr("101 answers came faster")));
-  step.verified = {.is_asked = true};
+  step.verified = {.is_requested = true};
   EXPECT_THAT(WarningsOf(step, false), ElementsAre("no answer was checked"));
   step.verified = {};
   EXPECT_THAT(WarningsOf(step, false), IsEmpty());
