@@ -106,7 +106,7 @@ class ClientSession {
   // tensor of its D is not restorable any more.
   std::vector<RestorableTensors::Use> Translate(v1::MultiplyRequest& request);
 
-  // The same for a request that must not change. Absent if it is to be sent as it is.
+  // A copy, for a request that must not change. Nullopt if the request can be sent as it is.
   struct TranslatedProduct {
     std::shared_ptr<const v1::MultiplyRequest> request;
     std::vector<RestorableTensors::Use> uses;

@@ -83,7 +83,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 // PermissionDenied, naming the path and why.
 absl::Status CheckWritable(const std::string& path);
 
-// Writes an OutputFile; `stops` is that of its Open. Errors: as CheckWritable.
+// Writes an OutputFile; `stops` is that of its Open. Errors: those of CheckWritable.
 absl::Status WriteTextFile(const std::string& path, const std::string& text,
                            const std::atomic<int>* stops = nullptr);
 

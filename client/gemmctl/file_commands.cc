@@ -484,7 +484,7 @@ absl::StatusOr<std::vector<ConvertedTensor>> ConvertFile(const MappedSafetensors
   return reports;
 }
 
-// Writes `path` with one tensor. Errors: as ConvertFile.
+// Writes `path` with one tensor. Errors: those of ConvertFile.
 absl::StatusOr<ConvertedTensor> ConvertToFile(const SourceTensor& input,
                                               const TensorConversion& conversion,
                                               const std::string& path) {

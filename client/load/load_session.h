@@ -31,7 +31,7 @@ struct NamedStep {
 };
 
 // The steps that the flags ask for; with --slo, one trial.
-// Errors: as MixOf.
+// Errors: those of MixOf.
 absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags);
 
 // The plan that the flags describe, made without a server.
@@ -42,7 +42,7 @@ struct SessionPlan {
   std::optional<SloObjective> objective = {};  // Set for a search: the step is its first trial.
 };
 
-// The whole plan. Errors: as MixOf.
+// The whole plan. Errors: those of MixOf.
 absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags);
 
 // Runs all steps of the plan, until the end or a stop request. Errors: Unavailable or

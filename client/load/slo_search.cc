@@ -117,8 +117,8 @@ std::string WhyClient(const SloObjective& objective, const StepResult& window) {
   }
   const Tally& tally = window.tally;
   if (tally.latency.ValueAt(objective.fraction) <= objective.limit_ns) return "";
-  // Either latencies would be within the limit if every call had been sent on time, or so many
-  // calls were late by half the limit that the server received bursts.
+  // Either latencies would be within the limit if every call had been sent on time, or enough calls
+  // were late by half the limit for the server to have received bursts.
   const int64_t late_ns = tally.send_error.ValueAt(objective.fraction);
   const bool would_hold = tally.punctual.ValueAt(objective.fraction) <= objective.limit_ns;
   if (!would_hold && 2 * late_ns <= objective.limit_ns) return "";

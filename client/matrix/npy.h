@@ -79,7 +79,7 @@ absl::StatusOr<NpyArray> ReadNpyFile(std::FILE* file, const std::string& path, v
 // Writes one array in format 1.0. Errors: Internal if writing fails.
 absl::Status WriteNpy(const NpyArray& array, std::FILE* file);
 
-// Writes an OutputFile. Errors: as WriteNpy.
+// Writes an OutputFile. Errors: those of WriteNpy.
 absl::Status WriteNpyFile(const NpyArray& array, const std::string& path);
 
 // Packs `bytes`, which have one element each, into lines of `line_length`. Errors: InvalidArgument,

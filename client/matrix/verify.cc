@@ -185,8 +185,8 @@ Reference::Reference(const v1::MultiplyRequest& request, Summation summation)
 
 namespace {
 
-// An element times its factor. In a product with a 16-bit float it is rounded to f32, then to the
-// type of that.
+// An element times its factor. If the other operand is a 16-bit float, the result is rounded to
+// f32, then to that type.
 double Dequantized(v1::ElementType other, double element, double factor) {
   const double value = element * factor;
   return IsHalf(other) && factor != 1 ? RoundToElement(other, static_cast<float>(value)) : value;
