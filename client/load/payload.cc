@@ -400,15 +400,19 @@ absl::StatusOr<std::shared_ptr<v1::MultiplyRequest>> KeepResult(const LoadProduc
   return kept;
 }
 
-// Concurrent calls write D to different tensors, like calls of different users, as far as there is
-// room: a product that writes the D of another one waits for it, and for its check.
+// Concurrent calls write D to different tensors, like calls of different users: a product that
+// writes the D of another one waits for it, and for its check. Small results have more tensors.
 int64_t CountOfResults(int64_t bytes) {
+  constexpr int64_t kBytesOfSmall = int64_t{4} << 20;
   constexpr int64_t kMaxBytes = int64_t{512} << 20;
+  constexpr int64_t kUsual = 16;
   constexpr int64_t kMax = 64;
-  return std::clamp<int64_t>(kMaxBytes / std::max<int64_t>(bytes, 1), 1, kMax);
+  const int64_t of_small = std::clamp(kBytesOfSmall / std::max<int64_t>(bytes, 1), kUsual, kMax);
+  return std::clamp<int64_t>(kMaxBytes / std::max<int64_t>(bytes, 1), 1, of_small);
 }
 
-// Calls leave D in a few tensors in turn; calls whose answers are checked use another tensor.
+// Calls leave D in a few tensors in turn, in fewer if the server has no room for more; calls whose
+// answers are checked use another tensor.
 absl::Status KeepResults(const LoadProduct& product, Client& client,
                          const std::shared_ptr<Client>& reader,
                          std::shared_ptr<v1::MultiplyRequest>& request, Payload& payload) {
@@ -420,12 +424,16 @@ absl::Status KeepResults(const LoadProduct& product, Client& client,
   slot->reader = reader;
   payload.slot_of_client.push_back(slot.get());
   payload.slots[payload.tensors.back().handle()] = std::move(slot);
+  ASSIGN_OR_RETURN(const auto first, KeepResult(product, client, *request, payload));
   auto& others = payload.others.emplace_back();
   for (int64_t i = 1; i < CountOfResults(payload.answer_bytes); ++i) {
-    ASSIGN_OR_RETURN(auto other, KeepResult(product, client, *request, payload));
-    others.push_back(std::move(other));
+    absl::StatusOr<std::shared_ptr<v1::MultiplyRequest>> other =
+        KeepResult(product, client, *request, payload);
+    if (absl::IsResourceExhausted(other.status())) break;
+    RETURN_IF_ERROR(other.status());
+    others.push_back(*std::move(other));
   }
-  ASSIGN_OR_RETURN(request, KeepResult(product, client, *request, payload));
+  request = first;
   return absl::OkStatus();
 }
 

@@ -61,6 +61,17 @@ def test_operands_come_from_files(load, tmp_path, numbers, place, order):
     assert (short["operands"], short["mix"]) == (report["operands"], report["mix"])
 
 
+def test_results_stay_in_as_many_tensors_as_there_is_room_for(gemmload, daemons):
+    daemon = daemons.start("--devices=cpu", "--tensor-bytes=1mb:1mb")
+    # Seven of 131,072 bytes: A, B, a D whose answers are checked, and four others.
+    done = subprocess.run(
+        [gemmload, "--address", daemon.unix, "--shape", "128,128,128", "--type", "f64", "--operands",
+         "resident-all", "--count", "50", "--warmup", "0", "--quiet"],
+        capture_output=True, timeout=LIMIT_S, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_weights_from_a_file_meet_random_activations(load, tmp_path, numbers):
     np.save(tmp_path / "w.npy", numbers.integers(-128, 128, (2, 40, 24), dtype=np.int8))
     code, text, report = load(
