@@ -68,8 +68,8 @@ namespace {
 
 class SampleCheck : public SlicedCheck {
  public:
-  SampleCheck(const CheckedProduct& product, double rate, Draw& draw)
-      : product_(product), rate_(rate), draw_(draw) {
+  SampleCheck(const CheckedProduct& product, double rate, Draw& draw, const SampledLines& drawn)
+      : product_(product), rate_(rate), draw_(draw), drawn_(drawn) {
     const SamplePlan plan = PlanSample(product.problem, rate);
     result_.cost = plan.cost;
     result_.miss_probability = plan.miss_probability;
@@ -81,7 +81,7 @@ class SampleCheck : public SlicedCheck {
     int64_t left = Recomputation::SliceOf(product_.kernel);
     for (; batch_ < problem.batch; ++batch_) {
       if (!matrix_) {
-        SampledLines lines = DrawSample(problem, rate_, draw_);
+        SampledLines lines = drawn_.rows.empty() ? DrawSample(problem, rate_, draw_) : drawn_;
         matrix_.emplace(product_, batch_, std::move(lines.rows), std::move(lines.columns));
       }
       ASSIGN_OR_RETURN(const bool has_ended, matrix_->Continue(left, result_));
@@ -101,6 +101,7 @@ class SampleCheck : public SlicedCheck {
   const CheckedProduct product_;
   const double rate_;
   Draw& draw_;
+  const SampledLines drawn_;
   int64_t batch_ = 0;
   std::optional<Recomputation> matrix_;
 };
@@ -122,8 +123,9 @@ SamplePlan PlanSample(const Problem& problem, double rate) {
   return plan;
 }
 
-std::unique_ptr<SlicedCheck> StartSample(const CheckedProduct& product, double rate, Draw& draw) {
-  return std::make_unique<SampleCheck>(product, rate, draw);
+std::unique_ptr<SlicedCheck> StartSample(const CheckedProduct& product, double rate, Draw& draw,
+                                         const SampledLines& drawn) {
+  return std::make_unique<SampleCheck>(product, rate, draw, drawn);
 }
 
 absl::StatusOr<CheckResult> CheckSample(const CheckedProduct& product, double rate, Draw& draw) {

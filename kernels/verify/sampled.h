@@ -35,8 +35,10 @@ struct SampledLines {
 };
 SampledLines DrawSample(const Problem& problem, double rate, Draw& draw);
 
-// Draws other lines of each matrix of a batch. Borrows all arguments.
-std::unique_ptr<SlicedCheck> StartSample(const CheckedProduct& product, double rate, Draw& draw);
+// Draws other lines of each matrix of a batch or, if `drawn` has some, checks those of every
+// matrix. Borrows the product and the source of random numbers.
+std::unique_ptr<SlicedCheck> StartSample(const CheckedProduct& product, double rate, Draw& draw,
+                                         const SampledLines& drawn = {});
 
 // All slices. Errors: as Recompute.
 absl::StatusOr<CheckResult> CheckSample(const CheckedProduct& product, double rate, Draw& draw);

@@ -211,9 +211,9 @@ namespace {
 // The order to compute a sample again. Copies the rows and columns of operands in host memory.
 // Errors: ResourceExhausted; Cancelled.
 absl::StatusOr<DeviceMemory::Recomputation> RecomputationOf(const Product& product,
-                                                            verify::SampledLines lines,
                                                             AbortFlag abort) {
   const Job& job = product.job;
+  const verify::SampledLines& lines = product.sampled;
   DeviceMemory::Recomputation order;
   order.kernel = product.recomputed_by;
   order.predicted_ns = product.check_predicted_ns;
@@ -236,7 +236,7 @@ absl::StatusOr<DeviceMemory::Recomputation> RecomputationOf(const Product& produ
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(WithOperands(job, abort, gather));
-  order.numbers = std::move(lines.rows);
+  order.numbers = lines.rows;
   order.numbers.insert(order.numbers.end(), lines.columns.begin(), lines.columns.end());
   return order;
 }
@@ -266,9 +266,8 @@ void AnswerChecker::RecomputeOnDevice(std::unique_ptr<Product> product, AbortFla
                    .cost = plan.cost};
   using Recomputation = DeviceMemory::Recomputation;
   auto order = OrNoMemory(kNoMemory, [&]() -> absl::StatusOr<Recomputation> {
-    ASSIGN_OR_RETURN(
-        Recomputation made,
-        RecomputationOf(*product, verify::DrawSample(problem, rate, DrawOfThread()), abort));
+    product->sampled = verify::DrawSample(problem, rate, DrawOfThread());
+    ASSIGN_OR_RETURN(Recomputation made, RecomputationOf(*product, abort));
     if (product->tensors->takes_d()) return made;
     ASSIGN_OR_RETURN(const RecomputeLayout layout, LayOutRecompute(made.task));
     sample.found = FoundIn(ResultOf(*product), made.task, layout, made.numbers);
@@ -318,7 +317,7 @@ class AnswerChecker::Verification {
     RETURN_IF_ERROR(joined);
     const verify::CheckedProduct checked = CheckedProductOf(product, operands_.pieces(), abort);
     check_ = product.check.mode == VerifyMode::kSampled
-                 ? verify::StartSample(checked, product.check.rate, draw_)
+                 ? verify::StartSample(checked, product.check.rate, draw_, product.sampled)
                  : verify::StartSums(checked, draw_);
     return absl::OkStatus();
   }
@@ -575,6 +574,7 @@ void AnswerChecker::ComputeElsewhere(std::unique_ptr<Product> product, Place pla
     product->joined = ended->joined;
     product->again = HeldBytes();
     product->again_kernel = nullptr;
+    product->sampled = {};
     if (!product->outcome.status.ok()) return End(std::move(product));
     Begin(std::move(product));
   };

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "kernels/problem.h"
 #include "kernels/select.h"
+#include "kernels/verify/sampled.h"
 #include "server/device/device.h"
 #include "server/product/admission.h"
 #include "server/product/check_queue.h"
@@ -86,6 +87,7 @@ struct Product : Submission {
   int64_t check_begun_ns = 0;
   int64_t check_ran_ns = 0;               // The time for which it had a thread.
   const Kernel* recomputed_by = nullptr;  // VerifyNeeds::on_device.
+  verify::SampledLines sampled;           // What the device computed, for the host to judge.
   int wrong_answers = 0;
   // For a check that computes D a second time, or a sample of it on the device: the place; of the
   // whole D, the outcome.

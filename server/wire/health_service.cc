@@ -174,7 +174,7 @@ class WatchReactor final : public AnsweringReactor<grpc::ServerWriteReactor<grpc
   }
 
  private:
-  std::optional<Waiting> TakeAnswer() override {
+  std::optional<Waiting> TakeAnswer() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (wanted_ == told_) return std::nullopt;
     told_ = wanted_;
     return Waiting{AnswerFor(*told_).bytes};

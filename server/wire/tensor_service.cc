@@ -68,7 +68,7 @@ class SessionReactor final : public AnsweringReactor<Writes>,
   }
 
  private:
-  std::optional<Waiting> TakeAnswer() override {
+  std::optional<Waiting> TakeAnswer() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (answer_.Length() == 0) return std::nullopt;
     Waiting token;
     token.bytes.Swap(&answer_);
@@ -312,13 +312,15 @@ class PutReactor final : public AnsweringReactor<ReadsAndWrites>,
     return absl::OkStatus();
   }
 
-  std::optional<Waiting> TakeAnswer() override {
+  std::optional<Waiting> TakeAnswer() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (answers_.empty()) return std::nullopt;
     Waiting next = std::move(answers_.front());
     answers_.pop_front();
     return next;
   }
-  bool BeginRead() override { return !reads_ended_ && !std::exchange(is_reading_, true); }
+  bool BeginRead() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !reads_ended_ && !std::exchange(is_reading_, true);
+  }
   void Read() override { StartRead(&request_); }
 
   // Handles the request that was read, at once or when the upload has room for it. The next request

@@ -125,6 +125,26 @@ def test_the_host_decides_where_a_sample_of_the_device_differs(resident, d):
     assert not own.server.incidents().incidents
 
 
+def test_the_host_judges_the_elements_that_the_device_found(resident):
+    """One element of every D is wrong, and in a sample of nine of 576 now and then."""
+    own = resident()
+    own.server.flip(*range(1, 8001, 2))  # Every product, no sample.
+    own.multiply(d=new_tensor("d"))
+    part = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=1 / 64)
+    own.server.flip(*range(1, 8001, 2))
+    for _ in range(4000):
+        try:
+            answer = own.multiply(d=over("d"), verify=part)
+        except grpc.RpcError as error:
+            assert error.code() == DATA_LOSS
+            break
+        assert answer.verification.elements_checked == 9
+        # The device has not found it, so the host has not been asked.
+        assert answer.verification.device == "cuda:0"
+    else:
+        pytest.fail("the wrong element was never found")
+
+
 @pytest.mark.parametrize("d", [None, new_tensor("d")])
 def test_a_sample_has_operands_of_the_message(resident, d):
     own = resident()
