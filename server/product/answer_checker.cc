@@ -289,7 +289,15 @@ void AnswerChecker::EndRecompute(std::unique_ptr<Product> product, const SampleO
                                  const absl::StatusOr<DeviceMemory::Recomputed>& result) {
   const bool is_same = result.ok() && !result->computed.empty() &&
                        result->computed == (sample.found.empty() ? result->found : sample.found);
-  if (!is_same) return BeginOnHost(std::move(product));
+  if (!is_same) {
+    // If the host finds D right, the device has computed its sample wrong.
+    if (result.ok()) {
+      spdlog::warn("event=sample_differs device={} kernel={} sample_kernel={} problem={}",
+                   LogValue(product->device_name()), product->kernel().name,
+                   product->recomputed_by->name, LogValue(Describe(product->job.problem)));
+    }
+    return BeginOnHost(std::move(product));
+  }
   product->again_served = product->served;
   product->again_kernel = product->recomputed_by;
   EndVerified(std::move(product), sample.passed);

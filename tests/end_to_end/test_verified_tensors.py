@@ -123,6 +123,8 @@ def test_the_host_decides_where_a_sample_of_the_device_differs(resident, d):
     assert answer.verification.elements_checked == 24 * 24
     assert answer.verification.device == ""
     assert not own.server.incidents().incidents
+    [event] = own.server.daemon.awaited_events("sample_differs")
+    assert event["device"] == "cuda:0" and "24x24x24" in event["problem"]
 
 
 def test_the_host_judges_the_elements_that_the_device_found(resident):
