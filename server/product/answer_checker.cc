@@ -289,6 +289,9 @@ void AnswerChecker::EndRecompute(std::unique_ptr<Product> product, const SampleO
                                  const absl::StatusOr<DeviceMemory::Recomputed>& result) {
   const bool is_same = result.ok() && !result->computed.empty() &&
                        result->computed == (sample.found.empty() ? result->found : sample.found);
+  if (!is_same && IsOverwritten(product->job)) {
+    return EndNotVerified(std::move(product), "overwritten");
+  }
   if (!is_same) {
     // If the host finds D right, the device has computed its sample wrong.
     if (result.ok()) {

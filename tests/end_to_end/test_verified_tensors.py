@@ -2,6 +2,8 @@
 """Products of tensors whose answers are checked before they are sent, with workers that flip bits
 of D."""
 
+import concurrent.futures
+
 import grpc
 import numpy as np
 import pytest
@@ -155,6 +157,20 @@ def test_a_sample_has_operands_of_the_message(resident, d):
     assert answer.verification.device == "cuda:0"
     own.server.flip(1)
     assert own.refusal(a=None, d=d, verify=WHOLE)[0] == DATA_LOSS
+
+
+def test_what_others_overwrite_meanwhile_is_no_difference(resident):
+    own = resident()
+    own.put("a2", own.product.a[0].astype(np.float16) + 1)
+    own.multiply(d=new_tensor("d"))
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = pool.map(
+            lambda i: own.multiply(a=("a", "a2")[i % 2], d=over("d"), verify=WHOLE), range(160)
+        )
+        outcomes = {(answer.verification.outcome, answer.verification.reason) for answer in answers}
+    assert outcomes <= {(PASSED, ""), (NOT_VERIFIED, "overwritten")}
+    assert not own.server.daemon.events("sample_differs")
+    assert not own.server.incidents().incidents
 
 
 def test_the_host_decides_where_the_device_fails(resident):
